@@ -58,7 +58,7 @@ class RunConfig:
     enable_extraction: bool = False
     enable_completion_extraction: bool = False
     limits: Limits = field(default_factory=Limits)
-    provider_options: Mapping[str, Json] = field(default_factory=dict)
+    provider_options: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
     def to_json(self) -> dict[str, Json]:
         """Fields that differ from their default, as a JSON object."""
@@ -84,12 +84,12 @@ class RunConfig:
         if unknown := sorted(set(value) - known):
             raise InvalidConfig(f"unknown setting {unknown[0]!r}")
         data: dict[str, Any] = dict(value)
+        tools: list[str] | None = data.get("tools")
         try:
             data["limits"] = Limits(**data.get("limits", {}))
         except TypeError as error:
             raise InvalidConfig(f"limits: {error}") from None
-        if data.get("tools") is not None:
-            data["tools"] = tuple(data["tools"])
+        data["tools"] = None if tools is None else tuple(tools)
         return cls(**data).checked()
 
     def checked(self) -> RunConfig:

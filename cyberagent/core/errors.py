@@ -1,26 +1,26 @@
 """Every error the engine raises on purpose, drawn as a tree.
 
-    CyberAgentError                 something a person or a model can be told as it stands
-    ├── InvalidInput                what was handed in is malformed; nothing was changed
-    │   ├── InvalidConfig           a RunConfig or preset that cannot work
-    │   ├── InvalidGoalOperation    the goal tool was used wrongly; the plan is unchanged
-    │   ├── InvalidScript           a scripted provider's script is malformed
-    │   ├── ImportRefused           a file is not a transcript of any known form
-    │   └── PathRefused             a path leaves the workspace, or a command is not allowed
-    ├── NotFound                    no such trace, message, call, skill, preset, goal …
-    ├── Conflict                    the state changed meanwhile (head moved, lease lost)
-    │   └── LeaseLost               another owner drives this trace now
-    ├── ToolFailed                  a tool could not do its work; the model is told
-    ├── WindowTooLarge              the window cannot be made to fit; has the numbers
-    └── ProviderError               a model call failed
-        ├── RateLimited             429
-        ├── Overloaded              529
-        ├── ProviderTimeout         408, 504, nothing for too long
-        ├── ConnectionBroken        5xx, refused, reset, a stream that ended half-way
-        ├── PromptTooLong           413, "context length" and its many wordings
-        ├── TokenExhausted          the answer hit the output limit with nothing usable
-        ├── PayloadRefused          our own payload checker found a broken rule
-        └── ModelError              all else; carries the provider's own words
+CyberAgentError                 something a person or a model can be told as it stands
+├── InvalidInput                what was handed in is malformed; nothing was changed
+│   ├── InvalidConfig           a RunConfig or preset that cannot work
+│   ├── InvalidGoalOperation    the goal tool was used wrongly; the plan is unchanged
+│   ├── InvalidScript           a scripted provider's script is malformed
+│   ├── ImportRefused           a file is not a transcript of any known form
+│   └── PathRefused             a path leaves the workspace, or a command is not allowed
+├── NotFound                    no such trace, message, call, skill, preset, goal …
+├── Conflict                    the state changed meanwhile (head moved, lease lost)
+│   └── LeaseLost               another owner drives this trace now
+├── ToolFailed                  a tool could not do its work; the model is told
+├── WindowTooLarge              the window cannot be made to fit; has the numbers
+└── ProviderError               a model call failed
+    ├── RateLimited             429
+    ├── Overloaded              529
+    ├── ProviderTimeout         408, 504, nothing for too long
+    ├── ConnectionBroken        5xx, refused, reset, a stream that ended half-way
+    ├── PromptTooLong           413, "context length" and its many wordings
+    ├── TokenExhausted          the answer hit the output limit with nothing usable
+    ├── PayloadRefused          our own payload checker found a broken rule
+    └── ModelError              all else; carries the provider's own words
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
 from cyberagent.core.types import Json
 
@@ -40,7 +40,10 @@ _COMMON = frozenset({"number", "message", "at"})
 KINDS: dict[str, type[Event]] = {}
 
 
-def _kind(cls: type[Any]) -> type[Any]:
+_E = TypeVar("_E", bound=Event)
+
+
+def _kind(cls: type[_E]) -> type[_E]:
     cls.kind = cls.__dict__.get("kind", cls.__name__)
     KINDS[cls.kind] = cls
     return cls
@@ -327,4 +330,3 @@ class Done(Event):
     answer: str = ""
     steps: int = 0
     why: str = ""
-

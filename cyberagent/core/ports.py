@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTrace:
     mission: str
-    config: Mapping[str, Json] = field(default_factory=dict)
-    context: Mapping[str, Json] = field(default_factory=dict)
+    config: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    context: Mapping[str, Json] = field(default_factory=dict[str, Json])
     system_prompt: str = ""
     origin: str = "run"
     status: TraceStatus = "queued"
@@ -59,6 +59,15 @@ class CallEnd:
     tries: int = 1
     error: str = ""
     cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandEnd:
+    """What became of command ``id``: applied or refused, with a sentence."""
+
+    id: int
+    status: Literal["applied", "refused"]
+    result: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +102,8 @@ class Store(Protocol):
         status: TraceStatus | None = None,
         context: Mapping[str, Json] | None = None,
         turn: int | None = None,
+        goals: Mapping[str, Json] | None = None,
+        command: CommandEnd | None = None,
     ) -> Appended:
         """Commit messages as one chain, with events, an ended call and trace fields.
 
@@ -100,8 +111,10 @@ class Store(Protocol):
         nothing); ``move_head`` False leaves the main path alone (side branches). The store
         makes one MessageStored event per message, before ``events``. In ``events``, a
         ``message`` of -k stands for the k-th message of this call (-1 is the first).
-        ``context`` replaces the trace's context whole. With no messages only the rest is
-        written.
+        ``context`` replaces the trace's context whole; ``goals`` is the plan afterwards
+        (GoalTree as JSON), for stores that keep a projection of it; ``command`` records what
+        became of an operator's command, so that its effect and its end are one. With no messages
+        only the rest is written.
         """
         ...
 
@@ -115,16 +128,23 @@ class Store(Protocol):
     async def messages(self, trace_id: str, sequences: Sequence[int]) -> dict[int, Message]: ...
 
     async def move_head(
-        self, trace_id: str, to: int, events: Sequence[Event] = (), *, expected_head: int
+        self,
+        trace_id: str,
+        to: int,
+        events: Sequence[Event] = (),
+        *,
+        expected_head: int,
+        goals: Mapping[str, Json] | None = None,
     ) -> Appended:
-        """Point the head at message ``to`` (0: before the first). Nothing is deleted."""
+        """Point the head at message ``to`` (0: before the first). Nothing is deleted. ``goals``:
+        the plan as replayed at ``to``, as in :meth:`append`."""
         ...
 
     async def start_call(
         self, trace_id: str, record: CallRecord, blobs: Mapping[str, bytes]
-    ) -> CallRecord:
-        """Store a call that is about to be sent, its new blobs and its CallStarted event.
-        ``record.number`` must be the trace's ``last_call`` + 1."""
+    ) -> Appended:
+        """Store a call that is about to be sent, its new blobs and its CallStarted event (which
+        is returned). ``record.number`` must be the trace's ``last_call`` + 1, else Conflict."""
         ...
 
     async def calls(self, trace_id: str, numbers: Sequence[int]) -> dict[int, CallRecord]: ...
@@ -157,8 +177,9 @@ class Control(Protocol):
         """Commands not yet applied, oldest first."""
         ...
 
-    async def finish(self, command: PendingCommand, status: str, result: str = "") -> None:
-        """Record what became of a command (``applied`` or ``refused``) and its event."""
+    async def ended(self, command: PendingCommand) -> None:
+        """Told once the end of ``command`` is committed (:attr:`Store.append`'s ``command``):
+        ``pending`` must not give it again."""
         ...
 
 
@@ -168,7 +189,7 @@ class Control(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
     """``payload``: the exact bytes to send. ``answers_before``: model answers on this path so
-    far (what a scripted or replayed model counts by)."""
+    far (what a scripted or replayed model counts by); in a side branch, those of the branch."""
 
     payload: bytes
     trace_id: str = ""
@@ -204,6 +225,9 @@ class Provider(Protocol):
     projection: str
     """Name and version of ``project``, e.g. ``openai/1``: stored with each call."""
 
+    params: Mapping[str, Json]
+    """What this provider puts into each window's params: ``model``, ``dialect`` …"""
+
     def project(self, window: Window) -> dict[str, Json]:
         """The payload of this window: pure and total, repairs what stored history broke."""
         ...
@@ -233,7 +257,7 @@ class ToolContext:
     config: RunConfig
     state: Any
     workspace: Path | None = None
-    skills: Mapping[str, Skill] = field(default_factory=dict)
+    skills: Mapping[str, Skill] = field(default_factory=lambda: dict[str, Skill]())
     now: str = ""
 
 
@@ -253,7 +277,7 @@ class ToolOutcome:
     text: str
     status: Literal["ok", "error"] = "ok"
     shorten: bool = True
-    metadata: Mapping[str, Json] = field(default_factory=dict)
+    metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
 
 class Tools(Protocol):
@@ -277,12 +301,43 @@ class Tools(Protocol):
         ...
 
 
+# Plan ----------------------------------------------------------------------------------------
+
+
+class Plan(Protocol):
+    """The GoalTree as the runner needs it: an immutable value. The goal tools replace it on
+    ``ToolContext.state.goals``; ``replay`` of the path gives the same value again."""
+
+    @property
+    def current(self) -> str | None:
+        """Id of the focused goal."""
+        ...
+
+    def to_prompt(self, include_summary: bool = False, language: str = "en") -> str: ...
+
+    def to_json(self) -> dict[str, Json]: ...
+
+    def progress(self) -> tuple[int, int]:
+        """Top-level goals done, and all that are not abandoned."""
+        ...
+
+
+class Replay(Protocol):
+    """Rebuilds the plan of a path: from its newest snapshot on, or an empty plan."""
+
+    def __call__(self, messages: Sequence[Message], mission: str) -> Plan: ...
+
+
 # Tokens --------------------------------------------------------------------------------------
 
 
 class TokenCounter(Protocol):
-    encoding: str
-    exact: bool
-    """True where the model's own encoding is known; else counts are estimates."""
+    @property
+    def encoding(self) -> str: ...
+
+    @property
+    def exact(self) -> bool:
+        """True where the model's own encoding is known; else counts are estimates."""
+        ...
 
     def count(self, text: str) -> int: ...

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -83,7 +84,7 @@ class ToolCall:
         """The arguments as a value; None where the text is not JSON."""
         try:
             return json.loads(self.arguments or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 
@@ -149,6 +150,9 @@ class Usage:
 
 # Messages ----------------------------------------------------------------------------------
 
+INTERRUPTED_RESULT = "The result of this call was not stored: it was interrupted."
+"""Text of the result that stands in where a call's own result was never stored."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
@@ -179,7 +183,7 @@ class Message:
     duration_ms: int | None = None
     created_at: str = ""
     full_output: str | None = None
-    metadata: Mapping[str, Json] = field(default_factory=dict)
+    metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
     @property
     def text(self) -> str:
@@ -192,6 +196,14 @@ class Message:
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         return tuple(p for p in self.parts if isinstance(p, ToolCall))
+
+    @property
+    def is_placeholder(self) -> bool:
+        """Whether this tool result only stands in for one that was not stored; the real
+        result, should it arrive late, takes its place in every window."""
+        if self.role != "tool":
+            return False
+        return bool(self.metadata.get("placeholder")) or self.text == INTERRUPTED_RESULT
 
     def with_parts(self, parts: Iterable[Part]) -> Message:
         return replace(self, parts=tuple(parts))
@@ -248,10 +260,17 @@ def canonical_json(value: Json) -> bytes:
     return text.encode("utf-8")
 
 
-def stored_json(value: Json) -> bytes:
-    """Like :func:`canonical_json`, but escaped to ASCII: holds any text, lone surrogates and
-    NUL included. The form of blobs and rows. Raises ValueError for NaN and Infinity."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+def stored_json(value: Json) -> str:
+    """Like :func:`canonical_json`, as text, with lone surrogates escaped: holds any text at all
+    and is itself plain UTF-8 without NUL. The form of rows and blobs. Raises ValueError for NaN
+    and Infinity."""
+    text = json.dumps(
+        value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False
+    )
+    return _SURROGATE.sub(lambda m: f"\\u{ord(m.group()):04x}", text)
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def sha256(data: bytes) -> str:
@@ -286,8 +305,8 @@ class TraceState:
     last_event: int = 0
     last_call: int = 0
     turn: int = 0
-    config: Mapping[str, Json] = field(default_factory=dict)
-    context: Mapping[str, Json] = field(default_factory=dict)
+    config: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    context: Mapping[str, Json] = field(default_factory=dict[str, Json])
     system_prompt: str = ""
     origin: str = "run"
     parent_trace: str | None = None
@@ -311,7 +330,7 @@ class CallRecord:
     sha256: str
     estimated_tokens: int
     exact: bool
-    composition: Mapping[str, int] = field(default_factory=dict)
+    composition: Mapping[str, int] = field(default_factory=dict[str, int])
     branch_id: str = ""
     after_sequence: int = 0
     status: Literal["sent", "ok", "failed", "cancelled"] = "sent"
@@ -324,4 +343,3 @@ class CallRecord:
     error: str = ""
     cost: float | None = None
     created_at: str = ""
-

@@ -40,7 +40,7 @@ class Window:
     system: str
     items: tuple[Item, ...]
     tools: tuple[Json, ...] = ()
-    params: Mapping[str, Json] = field(default_factory=dict)
+    params: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -149,6 +149,7 @@ def rebuild(
     expanded: Expanded, messages: Mapping[int, Message], blobs: Mapping[str, bytes]
 ) -> Window:
     """The window that was recorded, from stored messages and blobs."""
+
     def blob(name: str) -> Json:
         if name not in blobs:
             raise BrokenManifest(f"the content {name[:12]}… of this window is not stored")
@@ -183,7 +184,7 @@ _Entry = tuple[Json, ...]
 
 
 def _blob(value: Json, blobs: dict[str, bytes]) -> str:
-    data = stored_json(value)
+    data = stored_json(value).encode()
     name = sha256(data)
     blobs[name] = data
     return name

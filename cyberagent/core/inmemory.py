@@ -1,0 +1,240 @@
+"""A Store in memory: for library use and tests. Same promises as the one over rows, but no
+process ever outlives it. Source: docs/architecture.md, "Ports"."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from cyberagent.core.errors import Conflict, NotFound
+from cyberagent.core.events import CallStarted, Event, MessageStored
+from cyberagent.core.ports import Appended, CallEnd, CommandEnd, NewTrace
+from cyberagent.core.types import CallRecord, Json, Message, TraceState, TraceStatus
+
+
+def utc_now() -> str:
+    """ISO 8601, UTC, milliseconds, as every stored time."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(slots=True)
+class _Rows:
+    state: TraceState
+    messages: dict[int, Message] = field(default_factory=dict[int, Message])
+    events: list[Event] = field(default_factory=list[Event])
+    calls: dict[int, CallRecord] = field(default_factory=dict[int, CallRecord])
+
+
+class InMemoryStore:
+    """See :class:`cyberagent.core.ports.Store`."""
+
+    def __init__(self) -> None:
+        self._traces: dict[str, _Rows] = {}
+        self._blobs: dict[str, bytes] = {}
+
+    async def create_trace(self, new: NewTrace) -> TraceState:
+        state = TraceState(
+            id=secrets.token_hex(6),
+            mission=new.mission,
+            status=new.status,
+            config=dict(new.config),
+            context=dict(new.context),
+            system_prompt=new.system_prompt,
+            origin=new.origin,
+            parent_trace=new.parent_trace,
+            parent_message=new.parent_message,
+            created_at=utc_now(),
+        )
+        self._traces[state.id] = _Rows(state)
+        return state
+
+    async def trace(self, trace_id: str) -> TraceState:
+        return self._rows(trace_id).state
+
+    async def append(
+        self,
+        trace_id: str,
+        messages: Sequence[Message],
+        events: Sequence[Event] = (),
+        *,
+        parent: int | None = None,
+        root: bool = False,
+        move_head: bool = True,
+        expected_head: int | None = None,
+        call: CallEnd | None = None,
+        status: TraceStatus | None = None,
+        context: Mapping[str, Json] | None = None,
+        turn: int | None = None,
+        goals: Mapping[str, Json] | None = None,
+        command: CommandEnd | None = None,
+    ) -> Appended:
+        rows = self._rows(trace_id)
+        self._check_head(rows, expected_head)
+        above = None if root else (rows.state.head_sequence if parent is None else parent)
+        stored = self._chain(rows, messages, above)
+        if call is not None:
+            self._end_call(rows, call, stored)
+        made = [_stored_event(m) for m in stored] + [_resolved(e, stored) for e in events]
+        numbered = _numbered(made, rows.state.last_event)
+        last = stored[-1].sequence if stored else 0
+        rows.messages.update((m.sequence, m) for m in stored)
+        rows.events += numbered
+        rows.state = replace(
+            rows.state,
+            last_sequence=last or rows.state.last_sequence,
+            head_sequence=last if last and move_head else rows.state.head_sequence,
+            last_event=rows.state.last_event + len(numbered),
+            status=status or rows.state.status,
+            context=rows.state.context if context is None else dict(context),
+            turn=rows.state.turn if turn is None else turn,
+        )
+        return Appended(trace=rows.state, messages=tuple(stored), events=tuple(numbered))
+
+    async def path(
+        self, trace_id: str, *, head: int | None = None, first: int = 1, last: int | None = None
+    ) -> list[Message]:
+        rows = self._rows(trace_id)
+        at = rows.state.head_sequence if head is None else head
+        found: list[Message] = []
+        while at:
+            if at not in rows.messages:
+                raise NotFound("message", at)
+            message = rows.messages[at]
+            found.append(message)
+            at = message.parent_sequence or 0
+        return found[::-1][first - 1 : last]
+
+    async def messages(self, trace_id: str, sequences: Sequence[int]) -> dict[int, Message]:
+        rows = self._rows(trace_id)
+        return {n: rows.messages[n] for n in sequences if n in rows.messages}
+
+    async def move_head(
+        self,
+        trace_id: str,
+        to: int,
+        events: Sequence[Event] = (),
+        *,
+        expected_head: int,
+        goals: Mapping[str, Json] | None = None,
+    ) -> Appended:
+        rows = self._rows(trace_id)
+        self._check_head(rows, expected_head)
+        if to and to not in rows.messages:
+            raise NotFound("message", to)
+        numbered = _numbered(list(events), rows.state.last_event)
+        rows.events += numbered
+        rows.state = replace(
+            rows.state, head_sequence=to, last_event=rows.state.last_event + len(numbered)
+        )
+        return Appended(trace=rows.state, events=tuple(numbered))
+
+    async def start_call(
+        self, trace_id: str, record: CallRecord, blobs: Mapping[str, bytes]
+    ) -> Appended:
+        rows = self._rows(trace_id)
+        if record.number != rows.state.last_call + 1:
+            raise Conflict(f"call {record.number} does not follow call {rows.state.last_call}")
+        record = replace(record, created_at=utc_now())
+        started = CallStarted(
+            call=record.number,
+            tokens=record.estimated_tokens,
+            exact=record.exact,
+            branch_id=record.branch_id,
+        )
+        numbered = _numbered([started], rows.state.last_event)
+        rows.events += numbered
+        rows.calls[record.number] = record
+        self._blobs.update(blobs)
+        rows.state = replace(
+            rows.state, last_call=record.number, last_event=rows.state.last_event + 1
+        )
+        return Appended(trace=rows.state, events=tuple(numbered))
+
+    async def calls(self, trace_id: str, numbers: Sequence[int]) -> dict[int, CallRecord]:
+        rows = self._rows(trace_id)
+        return {n: rows.calls[n] for n in numbers if n in rows.calls}
+
+    async def blobs(self, hashes: Sequence[str]) -> dict[str, bytes]:
+        return {h: self._blobs[h] for h in hashes if h in self._blobs}
+
+    async def events(self, trace_id: str, after: int = 0, limit: int = 1000) -> list[Event]:
+        return self._rows(trace_id).events[after : after + limit]
+
+    def _rows(self, trace_id: str) -> _Rows:
+        if trace_id not in self._traces:
+            raise NotFound("trace", trace_id)
+        return self._traces[trace_id]
+
+    @staticmethod
+    def _check_head(rows: _Rows, expected: int | None) -> None:
+        if expected is not None and expected != rows.state.head_sequence:
+            raise Conflict(
+                f"the head is message {rows.state.head_sequence}, not {expected}: "
+                "something was appended or rewound meanwhile"
+            )
+
+    @staticmethod
+    def _chain(rows: _Rows, drafts: Sequence[Message], above: int | None) -> list[Message]:
+        depth = 0
+        if above:
+            if above not in rows.messages:
+                raise NotFound("message", above)
+            depth = rows.messages[above].depth
+        stored: list[Message] = []
+        numbers = itertools.count(rows.state.last_sequence + 1)
+        for draft, sequence in zip(drafts, numbers, strict=False):
+            depth += 1
+            stored.append(
+                replace(
+                    draft,
+                    sequence=sequence,
+                    parent_sequence=above or None,
+                    depth=depth,
+                    created_at=draft.created_at or utc_now(),
+                )
+            )
+            above = sequence
+        return stored
+
+    @staticmethod
+    def _end_call(rows: _Rows, end: CallEnd, stored: Sequence[Message]) -> None:
+        if end.number not in rows.calls:
+            raise NotFound("call", end.number)
+        rows.calls[end.number] = replace(
+            rows.calls[end.number],
+            status=end.status,
+            message_sequence=_sequence(end.message, stored),
+            usage=end.usage,
+            finish_reason=end.finish_reason,
+            first_token_ms=end.first_token_ms,
+            duration_ms=end.duration_ms,
+            tries=end.tries,
+            error=end.error,
+            cost=end.cost,
+        )
+
+
+def _sequence(index: int | None, stored: Sequence[Message]) -> int | None:
+    return stored[-index - 1].sequence if index is not None and index < 0 else index
+
+
+def _stored_event(message: Message) -> Event:
+    return MessageStored(
+        message=message.sequence,
+        role=message.role,
+        source=message.source,
+        goal_id=message.goal_id,
+        branch_id=message.branch_id,
+    )
+
+
+def _resolved(event: Event, stored: Sequence[Message]) -> Event:
+    return replace(event, message=_sequence(event.message, stored))
+
+
+def _numbered(events: Sequence[Event], last: int) -> list[Event]:
+    now = utc_now()
+    return [replace(e, number=last + i, at=now) for i, e in enumerate(events, 1)]

@@ -1,0 +1,272 @@
+"""The loop of one run, and nothing else.
+
+Each turn: apply what operators asked, ask the model, run its tools. Every message and event is
+committed before the next step. Source: docs/running.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from cyberagent.core import injection
+from cyberagent.core.asking import Asking, Outcome
+from cyberagent.core.config import SKILL_RECENCY_THRESHOLD, RunConfig
+from cyberagent.core.control import NoControl, apply_commands, end_stops
+from cyberagent.core.errors import CyberAgentError, InvalidInput, LeaseLost, NotFound
+from cyberagent.core.events import (
+    CallFailed,
+    Done,
+    Error,
+    Event,
+    Injected,
+    Nudge,
+    Recovery,
+    Session,
+    StatusChanged,
+)
+from cyberagent.core.parts import Parts, Writer
+from cyberagent.core.ports import CallEnd, Control, NewTrace
+from cyberagent.core.state import RunState, open_state, unanswered
+from cyberagent.core.streams import Stopped
+from cyberagent.core.tooling import ToolStage, skipped_results
+from cyberagent.core.types import Json, Message, ToolCall, TraceStatus, text_message
+from cyberagent.core.wording import wording
+
+
+class AgentRunner:
+    """Runs agents on what :class:`Parts` holds. One instance may run many traces, one by one."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self._control: Control = parts.control or NoControl()
+        self._write = Writer(parts.store, parts.counter)
+
+    async def run(
+        self,
+        messages: Sequence[Message | Mapping[str, Json]],
+        config: RunConfig,
+        trace_id: str | None = None,
+        inject_skills: Sequence[str] = (),
+        skill_recency_threshold: int = SKILL_RECENCY_THRESHOLD,
+    ) -> AsyncIterator[Event]:
+        """Run to the end of the turn and yield every event; the last one is Done.
+
+        ``messages``: drafts to add first, or ``{"role", "content"}`` objects (users' turns; a
+        system message overrides the preset's prompt of a new trace). ``trace_id`` goes on with a
+        stored trace. ``inject_skills`` must be in the model's window; those that stand among its
+        last ``skill_recency_threshold`` messages are not repeated. Raises NotFound (trace, skill)
+        and InvalidInput before anything is stored; later failures are stored, and told by the
+        Error and Done events.
+        """
+        drafts = [as_message(m) for m in messages]
+        for name in inject_skills:
+            if name not in self.parts.skills:
+                raise NotFound("skill", name)
+        state, events = await self._open(drafts, config, trace_id)
+        state.wanted_skills = tuple(inject_skills)
+        for event in events:
+            yield event
+        try:
+            async for event in self._turn(state, skill_recency_threshold):
+                yield event
+        except Stopped:
+            last = await self._end(state, "stopped", why="an operator stopped it")
+        except LeaseLost:
+            raise
+        except CyberAgentError as error:
+            last = await self._fail(state, error)
+        else:
+            return
+        for event in last:
+            yield event
+
+    # Opening -------------------------------------------------------------------------------
+
+    async def _open(
+        self, messages: Sequence[Message], config: RunConfig, trace_id: str | None
+    ) -> tuple[RunState, list[Event]]:
+        store = self.parts.store
+        system = [m for m in messages if m.role == "system"]
+        drafts = [m for m in messages if m.role != "system"]
+        if trace_id is None:
+            if not any(m.role == "user" for m in drafts):
+                raise InvalidInput("a new run needs a user message: its mission")
+            trace = await store.create_trace(
+                NewTrace(
+                    mission=next(m.text for m in drafts if m.role == "user"),
+                    config=config.to_json(),
+                    system_prompt=system[0].text if system else self.parts.system_prompt,
+                )
+            )
+            how = "started"
+        else:
+            trace = await store.trace(trace_id)
+            how = "resumed" if trace.last_call else "started"
+        state = await open_state(store, trace, config, self.parts.replay)
+        if not state.system_prompt:
+            state.system_prompt = self.parts.system_prompt
+        events = await self._close_open_call(state)
+        turns = sum(1 for m in drafts if m.role == "user")
+        session = Session(
+            how=how,
+            provider=config.provider,
+            model=config.model,
+            preset=config.preset,
+            turn=trace.turn + turns,
+            owner=self.parts.owner,
+        )
+        return state, events + await self._write(
+            state, drafts, [session], status="running", turn=trace.turn + turns
+        )
+
+    async def _close_open_call(self, state: RunState) -> list[Event]:
+        """End the call that a dead process left open: its answer will never come."""
+        number = state.trace.last_call
+        last = (await self.parts.store.calls(state.trace.id, [number])).get(number)
+        if last is None or last.status != "sent":
+            return []
+        why = "the process that sent it ended before the answer was stored"
+        return await self._write(
+            state,
+            [],
+            [CallFailed(call=number, error=why, error_class="Interrupted")],
+            call=CallEnd(number=number, status="cancelled", error=why),
+        )
+
+    # The loop ------------------------------------------------------------------------------
+
+    async def _turn(self, state: RunState, threshold: int) -> AsyncIterator[Event]:
+        async for event in self._finish_batch(state):
+            yield event
+        async for event in self._inject_at_start(state, threshold):
+            yield event
+        asking = Asking(self.parts, self._control, self._write)
+        while True:
+            async for event in apply_commands(self._control, state, self._write):
+                yield event
+            if state.trace.status == "paused":
+                yield await self._done(state, "paused")
+                return
+            for event in await self._ask_for_the_end(state):
+                yield event
+            outcome = Outcome()
+            async for event in asking.ask(state, outcome):
+                yield event
+            if outcome.answer is None or outcome.message is None:
+                continue
+            if outcome.message.tool_calls:
+                async for event in self._finish_batch(state):
+                    yield event
+            elif outcome.answer.finish_reason == "pause" or await self._has_say():
+                continue
+            else:
+                for event in await self._end(state, "completed", answer=outcome.message.text):
+                    yield event
+                return
+
+    async def _has_say(self) -> bool:
+        return any(c.name == "say" for c in await self._control.pending())
+
+    async def _ask_for_the_end(self, state: RunState) -> list[Event]:
+        """At the step limit of a turn: tell the model to answer now, once."""
+        limit = state.config.limits.max_steps
+        if state.final_asked or not limit or state.turn_answers < limit:
+            return []
+        state.final_asked = True
+        text = wording(state.config.language, "step_limit").format(steps=limit)
+        note = text_message("user", text, source="framework")
+        return await self._write(state, [note], [Nudge(what="step_limit", text=text, message=-1)])
+
+    # Injection -----------------------------------------------------------------------------
+
+    async def _inject_at_start(self, state: RunState, threshold: int) -> AsyncIterator[Event]:
+        """Declared skills that are not in the window, or not among its last messages, come as
+        one framework-only batch before the first answer."""
+        due: list[ToolCall] = []
+        held: list[Event] = []
+        sequence = state.trace.last_sequence + 1
+        for name in state.wanted_skills:
+            if injection.skill_in_window(name, state.injected, state.history, threshold):
+                why = f"it is among the last {threshold} messages"
+                held.append(Injected(what=f"skill {name}", why=why, fired=False))
+            else:
+                due.append(injection.skill_call(name, sequence, len(due)))
+        for event in await self._write(state, [], held) if held else ():
+            yield event
+        if not due:
+            return
+        batch = Message(role="assistant", parts=tuple(due), source="framework")
+        fired = [
+            Injected(what=f"skill {c.parsed()['name']}", why="declared for this run", message=-1)
+            for c in due
+        ]
+        for event in await self._write(state, [batch], fired):
+            yield event
+        async for event in self._finish_batch(state):
+            yield event
+
+    # Tools ---------------------------------------------------------------------------------
+
+    async def _finish_batch(self, state: RunState) -> AsyncIterator[Event]:
+        """Answer every call of the newest batch that has no result yet. After a restart only
+        calls of idempotent tools are run; the others are told that they were interrupted."""
+        message, waiting = unanswered(state.history)
+        if message is None:
+            return
+        resumed = len(waiting) < len(message.tool_calls) or not self._is_fresh(state, message)
+        if resumed:
+            lost = [c for c in waiting if not self.parts.tools.is_idempotent(c.name)]
+            waiting = [c for c in waiting if c not in lost]
+            why = "after the process ended in the middle of a batch of tool calls"
+            drafts, events = skipped_results(message, lost, state)
+            noted = [Recovery(step="interrupted calls answered", why=why)] if lost else []
+            for event in await self._write(state, drafts, [*events, *noted]) if lost else ():
+                yield event
+        stage = ToolStage(self.parts.tools, self.parts.skills, self._control.stop, self._write)
+        async for event in stage.run(message, waiting, state):
+            yield event
+
+    @staticmethod
+    def _is_fresh(state: RunState, message: Message) -> bool:
+        """Whether this very run stored the batch (else it is left over from another)."""
+        return message.sequence in state.made_here
+
+    # Ends ----------------------------------------------------------------------------------
+
+    async def _end(
+        self, state: RunState, status: TraceStatus, *, answer: str = "", why: str = ""
+    ) -> list[Event]:
+        message, waiting = unanswered(state.history)
+        drafts: list[Message] = []
+        events: list[Event] = []
+        if message is not None:
+            drafts, events = skipped_results(message, waiting, state)
+        events.append(StatusChanged(status=status, why=why))
+        stored = await self._write(state, drafts, events, status=status)
+        if status == "stopped":
+            stored += [e async for e in end_stops(self._control, self._write, state)]
+        return [*stored, await self._done(state, status, answer=answer, why=why)]
+
+    async def _fail(self, state: RunState, error: CyberAgentError) -> list[Event]:
+        name, text = type(error).__name__, str(error)
+        event = Error(error=text, error_class=name)
+        stored = await self._write(state, [], [event])
+        return stored + await self._end(state, "failed", why=text)
+
+    async def _done(
+        self, state: RunState, status: TraceStatus, *, answer: str = "", why: str = ""
+    ) -> Event:
+        done = Done(
+            trace=state.trace.id, status=status, answer=answer, steps=state.answers, why=why
+        )
+        return (await self._write(state, [], [done]))[-1]
+
+
+def as_message(value: Message | Mapping[str, Json]) -> Message:
+    """A draft from ``{"role": "user" | "system", "content": text}``. Raises InvalidInput."""
+    if isinstance(value, Message):
+        return value
+    role, content = value.get("role"), value.get("content")
+    if role not in ("user", "system") or not isinstance(content, str) or not content.strip():
+        raise InvalidInput("a message needs a role (user or system) and a text as its content")
+    return text_message(role, content, source="user")

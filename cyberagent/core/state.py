@@ -1,0 +1,100 @@
+"""The mutable state of one run, and how it is made from what is stored.
+
+Nothing here is ever saved: opening a trace replays its main path. Source: docs/running.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cyberagent.core.config import RunConfig
+from cyberagent.core.injection import injected_skills
+from cyberagent.core.ports import Plan, Replay, Store
+from cyberagent.core.types import Json, Message, ToolCall, TraceState
+from cyberagent.core.window import Item, Recorder
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    """One run at work. ``history`` is what the next call is made from. ``answers`` counts the
+    model's answers on the main path, ``turn_answers`` those since the last user's message;
+    ``goals`` is replaced by the goal tools; ``made_here`` are messages that this very run
+    stored; ``calls`` are the calls of the path by id, the newest of each."""
+
+    trace: TraceState
+    config: RunConfig
+    goals: Plan
+    history: list[Item]
+    system_prompt: str
+    answers: int = 0
+    turn_answers: int = 0
+    injected: dict[str, Json] = field(default_factory=dict[str, Json])
+    wanted_skills: tuple[str, ...] = ()
+    final_asked: bool = False
+    made_here: set[int] = field(default_factory=set[int])
+    calls: dict[str, ToolCall] = field(default_factory=dict[str, ToolCall])
+    recorder: Recorder = field(default_factory=Recorder)
+    terminal_cwd: str = ""
+    collaborators: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+    notifications: list[str] = field(default_factory=list[str])
+    context_providers: list[Callable[..., Any]] = field(default_factory=list[Callable[..., Any]])
+
+    @property
+    def workspace(self) -> Path | None:
+        return Path(self.config.workspace) if self.config.workspace else None
+
+    def take(self, messages: Sequence[Message], trace: TraceState) -> None:
+        """Add stored messages to the history and follow the trace's new fields."""
+        self.trace = trace
+        for message in messages:
+            self.history.append(Item(message))
+            self.calls.update((c.id, c) for c in message.tool_calls)
+            if message.role == "user" and message.source in ("user", "operator"):
+                self.turn_answers = 0
+            if message.source == "model":
+                self.answers += 1
+                self.turn_answers += 1
+
+
+async def open_state(
+    store: Store, trace: TraceState, config: RunConfig, replay: Replay
+) -> RunState:
+    """The state at the trace's head, from its main path."""
+    path = await store.path(trace.id) if trace.head_sequence else []
+    state = RunState(
+        trace=trace,
+        config=config,
+        goals=replay(path, trace.mission),
+        history=[],
+        system_prompt=trace.system_prompt,
+        injected=injected_skills(path),
+    )
+    state.take(path, trace)
+    return state
+
+
+def unanswered(history: Sequence[Item]) -> tuple[Message | None, list[ToolCall]]:
+    """The newest assistant message, if calls of its wait for results, and those calls.
+
+    Results are matched by position first: the k-th result with an id answers the k-th call
+    with it, since providers reuse ids within a conversation.
+    """
+    answered: list[str] = []
+    for item in reversed(history):
+        message = item.message
+        if message.role == "tool":
+            answered.append(message.tool_call_id)
+        elif message.role == "assistant":
+            waiting: list[ToolCall] = []
+            for call in message.tool_calls:
+                if call.id in answered:
+                    answered.remove(call.id)
+                else:
+                    waiting.append(call)
+            return (message, waiting) if waiting else (None, [])
+        else:
+            return None, []
+    return None, []

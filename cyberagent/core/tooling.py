@@ -1,0 +1,179 @@
+"""Running the tools of one batch: side by side where they allow it, stored in call order.
+
+Source: docs/tools.md, "A batch".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Literal
+
+from cyberagent.core.control import Storing
+from cyberagent.core.events import Event, GoalChanged, ToolCalled, ToolResult
+from cyberagent.core.injection import loaded_skill
+from cyberagent.core.ports import Skill, ToolContext, ToolOutcome, Tools
+from cyberagent.core.state import RunState
+from cyberagent.core.streams import unless_stopped
+from cyberagent.core.types import Json, Message, Text, ToolCall
+from cyberagent.core.wording import wording
+
+PREVIEW_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A tool call that ended, with its time in milliseconds."""
+
+    call: ToolCall
+    outcome: ToolOutcome
+    elapsed_ms: int
+
+
+class ToolStage:
+    """Runs calls and stores their results through ``store``."""
+
+    def __init__(
+        self, tools: Tools, skills: Mapping[str, Skill], stop: asyncio.Event, store: Storing
+    ) -> None:
+        self._tools, self._skills, self._stop, self._store = tools, skills, stop, store
+
+    async def run(
+        self, message: Message, calls: Sequence[ToolCall], state: RunState
+    ) -> AsyncIterator[Event]:
+        """Answer ``calls`` of assistant ``message``. Raises Stopped when an operator stops the
+        run; calls that have no result then are left to the caller."""
+        for group in self._groups(calls):
+            begun: list[Event] = [
+                ToolCalled(id=c.id, name=c.name, made_by=c.made_by, message=message.sequence)
+                for c in group
+            ]
+            for event in await self._store(state, [], begun):
+                yield event
+            before = state.goals
+            work = asyncio.gather(*(self._one(c, state) for c in group))
+            for ran in await unless_stopped(work, self._stop):
+                for event in await self._result(message, ran, state, before):
+                    yield event
+                before = state.goals
+
+    def _groups(self, calls: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
+        """Runs of neighbours that may go side by side; all others alone."""
+        group: list[ToolCall] = []
+        for call in calls:
+            if self._tools.is_parallel_safe(call.name):
+                group.append(call)
+                continue
+            if group:
+                yield group
+                group = []
+            yield [call]
+        if group:
+            yield group
+
+    async def _one(self, call: ToolCall, state: RunState) -> Ran:
+        context = ToolContext(
+            trace_id=state.trace.id,
+            config=state.config,
+            state=state,
+            workspace=state.workspace,
+            skills=self._skills,
+            now=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        start = time.monotonic()
+        limit = state.config.limits.tool_timeout_seconds or None
+        try:
+            async with asyncio.timeout(limit):
+                outcome = await self._tools.call(call.name, call.arguments, context)
+        except TimeoutError:
+            text = f"{call.name} was stopped: it took more than {limit:g} seconds"
+            outcome = ToolOutcome(text=text, status="error")
+        return Ran(call, outcome, round((time.monotonic() - start) * 1000))
+
+    async def _result(
+        self, message: Message, ran: Ran, state: RunState, goals_before: object
+    ) -> list[Event]:
+        shown, full = shorten(ran.outcome, state.config.limits.max_tool_output_chars)
+        result = Message(
+            role="tool",
+            parts=(Text(shown),),
+            source="tool",
+            tool_call_id=ran.call.id,
+            name=ran.call.name,
+            is_error=ran.outcome.status == "error",
+            goal_id=message.goal_id,
+            duration_ms=ran.elapsed_ms,
+            full_output=full,
+            metadata=ran.outcome.metadata,
+        )
+        events: list[Event] = [
+            ToolResult(
+                id=ran.call.id,
+                name=ran.call.name,
+                status=ran.outcome.status,
+                step=state.answers,
+                elapsed_ms=ran.elapsed_ms,
+                preview=ran.outcome.text[:PREVIEW_CHARS],
+                message=-1,
+            )
+        ]
+        changed = state.goals is not goals_before
+        if changed:
+            done, total = state.goals.progress()
+            events.append(
+                GoalChanged(current=state.goals.current, done=done, total=total, message=-1)
+            )
+        context = self._skill_record(result, state)
+        return await self._store(state, [result], events, plan_changed=changed, context=context)
+
+    @staticmethod
+    def _skill_record(result: Message, state: RunState) -> dict[str, Json] | None:
+        """The trace's context with this skill's newest place, if ``result`` loaded one."""
+        name = loaded_skill(result, state.calls)
+        if name is None:
+            return None
+        sequence = state.trace.last_sequence + 1
+        state.injected[name] = {"message_id": f"m{sequence}", "sequence": sequence}
+        return {**state.trace.context, "injected_skills": dict(state.injected)}
+
+
+def shorten(outcome: ToolOutcome, limit: int) -> tuple[str, str | None]:
+    """What the model is shown, and the whole output where that is less: the head and the tail
+    with a line between that says how much is missing. ``limit`` in characters, 0 = none."""
+    text = outcome.text or "(no output)"
+    if not outcome.shorten or not limit or len(text) <= limit:
+        return text, None
+    head = limit * 2 // 3
+    tail = limit - head
+    left_out = len(text) - limit
+    shown = f"{text[:head]}\n[… {left_out:,} characters left out …]\n{text[-tail:]}"
+    return shown, text
+
+
+def skipped_results(
+    message: Message,
+    calls: Sequence[ToolCall],
+    state: RunState,
+    status: Literal["interrupted"] = "interrupted",
+) -> tuple[list[Message], list[Event]]:
+    """Error results for calls that will not be run, so that none is ever left unanswered."""
+    text = wording(state.config.language, "interrupted")
+    draft = Message(
+        role="tool",
+        parts=(Text(text),),
+        source="framework",
+        is_error=True,
+        goal_id=message.goal_id,
+        metadata={"interrupted": True},
+    )
+    drafts = [replace(draft, tool_call_id=c.id, name=c.name) for c in calls]
+    events: list[Event] = [
+        ToolResult(
+            id=c.id, name=c.name, status=status, step=state.answers, preview=text, message=-i
+        )
+        for i, c in enumerate(calls, 1)
+    ]
+    return drafts, events

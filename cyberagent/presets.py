@@ -1,0 +1,261 @@
+"""Preset name → the parts of a runner. Library users start here.
+
+    store = InMemoryStore()
+    config = RunConfig(provider="openai", model="gpt-5", workspace=".")
+    runner = await build_runner(config, store=store, environment=os.environ)
+    async for event in runner.run([{"role": "user", "content": "…"}], config):
+        ...
+
+Which provider, tools, numbers and prompt a name means is decided in this module and nowhere
+else. Source: docs/settings.md, "Presets".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib.resources import as_file, files
+from typing import Any
+
+from cyberagent.core.config import Limits, RunConfig
+from cyberagent.core.errors import InvalidConfig
+from cyberagent.core.parts import DEFAULT_RETRY, Parts
+from cyberagent.core.ports import Control, Provider, Skill, Store
+from cyberagent.core.prompt import build_system_prompt
+from cyberagent.core.recovery import RetryPolicy
+from cyberagent.core.runner import AgentRunner
+from cyberagent.core.tokens import counter_for
+from cyberagent.core.types import Json
+from cyberagent.providers import local
+from cyberagent.providers.anthropic import AnthropicProvider
+from cyberagent.providers.openai import OpenAIProvider
+from cyberagent.providers.replay import ReplayProvider, model_turns
+from cyberagent.providers.scripted import ScriptedProvider, load_script
+from cyberagent.tools.builtin import ALL_TOOLS
+from cyberagent.tools.registry import Registry
+from cyberagent.tools.skills import load_skills
+from cyberagent.trace.goals import replay
+
+# Presets -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """``tools``: names offered to the model, in this order; ``limits``: what a turn may use."""
+
+    name: str
+    label: str
+    tools: tuple[str, ...]
+    limits: Limits = field(default_factory=Limits)
+
+
+_PLANNING = ("goal", "get_current_context", "skill")
+_READING = ("read_file", "glob_files", "search_files", "terminal")
+
+PRESETS: dict[str, Preset] = {
+    p.name: p
+    for p in (
+        Preset(
+            name="cyber",
+            label="Long work with a plan: reads and writes files in its workspace",
+            tools=(*_PLANNING, *_READING, "write_file", "edit_file"),
+        ),
+        Preset(
+            name="explore",
+            label="Questions about files: reads, never writes",
+            tools=(*_PLANNING, *_READING),
+            limits=Limits(max_steps=60),
+        ),
+    )
+}
+
+_LIMIT_VARIABLES: dict[str, tuple[str, type[int] | type[float]]] = {
+    "AGENT_MAX_STEPS": ("max_steps", int),
+    "AGENT_TOOL_TIMEOUT_SECS": ("tool_timeout_seconds", float),
+    "AGENT_MAX_TOOL_OUTPUT_CHARS": ("max_tool_output_chars", int),
+}
+
+
+def preset_named(name: str) -> Preset:
+    """Raises InvalidConfig, naming the presets there are."""
+    if name not in PRESETS:
+        raise InvalidConfig(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def resolve(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:
+    """``config`` with its limits filled in: the preset's numbers, over them the environment's,
+    over them those that ``config`` sets itself. Raises InvalidConfig, naming the setting."""
+    limits = {f.name: getattr(preset_named(config.preset).limits, f.name) for f in fields(Limits)}
+    for variable, (name, number) in _LIMIT_VARIABLES.items():
+        if text := environment.get(variable):
+            try:
+                limits[name] = number(text)
+            except ValueError:
+                raise InvalidConfig(f"{variable} must be a number, not {text!r}") from None
+    default = Limits()
+    for f in fields(Limits):
+        own = getattr(config.limits, f.name)
+        if own != getattr(default, f.name):
+            limits[f.name] = own
+    return config.with_(limits=Limits(**limits))
+
+
+# Providers -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderStatus:
+    """A provider on this machine: ``needs`` says what is missing, "" when it is usable.
+    ``model``: the one that is asked where none is named."""
+
+    name: str
+    label: str
+    usable: bool
+    needs: str = ""
+    model: str = ""
+    needs_model: bool = False
+
+
+def provider_status(environment: Mapping[str, str]) -> list[ProviderStatus]:
+    """Every provider, usable or not, in the order in which forms offer them."""
+    openai = bool(environment.get("OPENAI_API_KEY") or environment.get("OPENAI_BASE_URL"))
+    anthropic = bool(environment.get("ANTHROPIC_API_KEY") or environment.get("ANTHROPIC_BASE_URL"))
+    missing = local.available()
+    return [
+        ProviderStatus(
+            name="openai",
+            label="OpenAI and compatible endpoints",
+            usable=openai,
+            needs="" if openai else "Set OPENAI_API_KEY, or OPENAI_BASE_URL for another endpoint.",
+            needs_model=True,
+        ),
+        ProviderStatus(
+            name="anthropic",
+            label="Anthropic",
+            usable=anthropic,
+            needs="" if anthropic else "Set ANTHROPIC_API_KEY.",
+            needs_model=True,
+        ),
+        ProviderStatus(
+            name="local",
+            label="A small model on this machine (a few words a second; not clever)",
+            usable=missing is None,
+            needs=missing or "",
+            model=local.MODEL,
+        ),
+        ProviderStatus(
+            name="scripted", label="Scripted: plays a written script, tools run", usable=True
+        ),
+        ProviderStatus(
+            name="replay", label="Replay: plays the model's turns of another run", usable=True
+        ),
+    ]
+
+
+async def _make_provider(
+    config: RunConfig, store: Store, environment: Mapping[str, str], model: str
+) -> Provider:
+    options = dict(config.provider_options)
+    if config.provider == "scripted":
+        script = load_script(options.get("script") or "demo")
+        return ScriptedProvider(script, speed=options.get("speed"))
+    if config.provider == "replay":
+        return await _replay(options, store)
+    if config.provider == "local":
+        return local.LocalProvider()
+    if config.provider not in ("openai", "anthropic"):
+        names = ", ".join(p.name for p in provider_status(environment))
+        raise InvalidConfig(f"there is no provider {config.provider!r}; there are {names}")
+    if not model:
+        raise InvalidConfig(f"the provider {config.provider} needs the name of a model")
+    prefix = config.provider.upper()
+    given: dict[str, Any] = {
+        "model": model,
+        "api_key": environment.get(f"{prefix}_API_KEY", ""),
+        "prices": options.get("prices"),
+    }
+    own_address = options.get("base_url")
+    if base_url := own_address or environment.get(f"{prefix}_BASE_URL"):
+        given["base_url"] = base_url
+    if own_address and own_address != environment.get(f"{prefix}_BASE_URL"):
+        # The key belongs to the environment's endpoint; an address that came with a run's
+        # settings must not be sent it.
+        given["api_key"] = ""
+    if config.provider == "anthropic":
+        return AnthropicProvider(**given)
+    return OpenAIProvider(**given, dialect=options.get("dialect") or "openai")
+
+
+async def _replay(options: Mapping[str, Json], store: Store) -> Provider:
+    trace_id = options.get("trace")
+    if not trace_id:
+        raise InvalidConfig("the provider replay needs a trace: the run whose turns it plays")
+    path = await store.path(str(trace_id))
+    return ReplayProvider(model_turns(path), speed=float(options.get("speed") or 0))
+
+
+# A runner ------------------------------------------------------------------------------------
+
+
+def system_prompt(config: RunConfig, skills: Mapping[str, Skill]) -> str:
+    """The system prompt of a new trace with these settings."""
+    return build_system_prompt(
+        configured=config.system_prompt,
+        tools=_tools(config).index(),
+        skills=skills,
+        language=config.language,
+    )
+
+
+def _tools(config: RunConfig) -> Registry:
+    names: Sequence[str] = preset_named(config.preset).tools
+    if config.tools is not None:
+        names = config.tools
+    return Registry(ALL_TOOLS).only(names)
+
+
+def built_in_skills() -> dict[str, Skill]:
+    """The skills that come with the engine."""
+    with as_file(files("cyberagent.prompts").joinpath("skills")) as folder:
+        return load_skills(folder)
+
+
+async def build_runner(
+    config: RunConfig,
+    *,
+    store: Store,
+    environment: Mapping[str, str],
+    control: Control | None = None,
+    skills: Mapping[str, Skill] | None = None,
+    owner: str = "",
+) -> AgentRunner:
+    """A runner for ``config`` (see :func:`resolve`). ``environment`` holds the providers' keys
+    and FALLBACK_MODEL. Raises InvalidConfig, NotFound or InvalidScript for what cannot work."""
+    known = built_in_skills() if skills is None else skills
+    fallback_model = environment.get("FALLBACK_MODEL", "")
+    has_fallback = bool(fallback_model) and config.provider in ("openai", "anthropic")
+    fallback = None
+    if has_fallback:
+        fallback = await _make_provider(config, store, environment, fallback_model)
+    return AgentRunner(
+        Parts(
+            store=store,
+            provider=await _make_provider(config, store, environment, config.model),
+            tools=_tools(config),
+            counter=counter_for(config.provider, config.model),
+            replay=replay,
+            system_prompt=system_prompt(config, known),
+            skills=known,
+            control=control,
+            fallback=fallback,
+            retry=RetryPolicy(fallback_after=3) if has_fallback else DEFAULT_RETRY,
+            owner=owner,
+        )
+    )
+
+
+async def validate(config: RunConfig, *, store: Store, environment: Mapping[str, str]) -> None:
+    """Raise InvalidConfig, InvalidScript or NotFound where ``config`` could not run."""
+    runner = await build_runner(config, store=store, environment=environment)
+    await runner.parts.provider.aclose()
