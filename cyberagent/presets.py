@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from importlib.resources import as_file, files
 from typing import Any
 
 from cyberagent.core.config import Limits, RunConfig
@@ -32,8 +31,9 @@ from cyberagent.providers.openai import OpenAIProvider
 from cyberagent.providers.replay import ReplayProvider, model_turns
 from cyberagent.providers.scripted import ScriptedProvider, load_script
 from cyberagent.tools.builtin import ALL_TOOLS
+from cyberagent.tools.builtin.context import registered_providers
 from cyberagent.tools.registry import Registry
-from cyberagent.tools.skills import load_skills
+from cyberagent.tools.skills import builtin_skills
 from cyberagent.trace.goals import replay
 
 # Presets -------------------------------------------------------------------------------------
@@ -215,12 +215,6 @@ def _tools(config: RunConfig) -> Registry:
     return Registry(ALL_TOOLS).only(names)
 
 
-def built_in_skills() -> dict[str, Skill]:
-    """The skills that come with the engine."""
-    with as_file(files("cyberagent.prompts").joinpath("skills")) as folder:
-        return load_skills(folder)
-
-
 async def build_runner(
     config: RunConfig,
     *,
@@ -232,7 +226,7 @@ async def build_runner(
 ) -> AgentRunner:
     """A runner for ``config`` (see :func:`resolve`). ``environment`` holds the providers' keys
     and FALLBACK_MODEL. Raises InvalidConfig, NotFound or InvalidScript for what cannot work."""
-    known = built_in_skills() if skills is None else skills
+    known = builtin_skills() if skills is None else skills
     fallback_model = environment.get("FALLBACK_MODEL", "")
     has_fallback = bool(fallback_model) and config.provider in ("openai", "anthropic")
     fallback = None
@@ -250,6 +244,7 @@ async def build_runner(
             control=control,
             fallback=fallback,
             retry=RetryPolicy(fallback_after=3) if has_fallback else DEFAULT_RETRY,
+            context_providers=registered_providers(),
             owner=owner,
         )
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from cyberagent.core.errors import InvalidConfig
 from cyberagent.core.types import Json
@@ -74,7 +74,7 @@ class RunConfig:
                 if value:
                     out[f.name] = dict(value)
             elif value != f.default:
-                out[f.name] = list(value) if isinstance(value, tuple) else value
+                out[f.name] = list(cast("tuple[Json, ...]", value)) if f.name == "tools" else value
         return out
 
     @classmethod

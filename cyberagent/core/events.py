@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import ClassVar, Literal, TypeVar
 
 from cyberagent.core.types import Json
@@ -26,7 +27,7 @@ class Event:
 
     def data(self) -> dict[str, Json]:
         """The kind's own fields, without those that every event has."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _COMMON}
+        return {name: getattr(self, name) for name in _own_fields(type(self))}
 
     def to_json(self) -> dict[str, Json]:
         """One flat object; the tag is called ``event``."""
@@ -37,6 +38,13 @@ class Event:
 
 
 _COMMON = frozenset({"number", "message", "at"})
+
+
+@cache
+def _own_fields(kind: type[Event]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind) if f.name not in _COMMON)
+
+
 KINDS: dict[str, type[Event]] = {}
 
 

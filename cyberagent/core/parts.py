@@ -5,8 +5,9 @@ Source: docs/architecture.md, "Ports".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from cyberagent.core.events import Event
 from cyberagent.core.ports import (
@@ -31,7 +32,8 @@ DEFAULT_RETRY = RetryPolicy()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """Chosen in one place, ``cyberagent.presets``. ``fallback`` is asked once ``provider`` is
-    overloaded for good; ``owner`` is who drives, as shown to operators."""
+    overloaded for good; ``context_providers`` add titled texts to ``get_current_context``;
+    ``owner`` is who drives, as shown to operators."""
 
     store: Store
     provider: Provider
@@ -43,6 +45,7 @@ class Parts:
     control: Control | None = None
     fallback: Provider | None = None
     retry: RetryPolicy = DEFAULT_RETRY
+    context_providers: Sequence[Callable[..., Any]] = ()
     owner: str = ""
 
 

@@ -103,6 +103,7 @@ class AgentRunner:
             trace = await store.trace(trace_id)
             how = "resumed" if trace.last_call else "started"
         state = await open_state(store, trace, config, self.parts.replay)
+        state.context_providers = list(self.parts.context_providers)
         if not state.system_prompt:
             state.system_prompt = self.parts.system_prompt
         events = await self._close_open_call(state)

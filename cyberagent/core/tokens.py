@@ -261,7 +261,7 @@ def _write_atomically(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        os.replace(name, path)
+        Path(name).replace(path)
     except OSError:
         Path(name).unlink(missing_ok=True)
         raise

@@ -267,6 +267,8 @@ def stored_json(value: Json) -> str:
     text = json.dumps(
         value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False
     )
+    if text.isascii():
+        return text
     return _SURROGATE.sub(lambda m: f"\\u{ord(m.group()):04x}", text)
 
 
