@@ -1,0 +1,75 @@
+"""What all tests share: the mark ``rows``, and real servers for those that ask for them.
+
+Which settings they run on stands in ``tests/settings.py``.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import TransactionTestCase
+
+from tests import services
+
+ROW_FIXTURES = {"db", "transactional_db", "django_db_reset_sequences", "live_server"}
+
+
+def touches_rows(item: pytest.Item) -> bool:
+    case = getattr(item, "cls", None)
+    return (
+        item.get_closest_marker("django_db") is not None
+        or bool(ROW_FIXTURES.intersection(getattr(item, "fixturenames", ())))
+        or (isinstance(case, type) and issubclass(case, TransactionTestCase))
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if touches_rows(item):
+            item.add_marker("rows")
+
+
+def pytest_report_header() -> str:
+    if services.ON_SERVICES:
+        return "services: PostgreSQL and a Redis-protocol server"
+    return "services: SQLite, everything in one process"
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Ends what is still connected before the test database is dropped.
+
+    The thread in which an async test's rows were read keeps its connection when the test's event
+    loop has ended; PostgreSQL would wait five seconds for it and then refuse to drop.
+    """
+    yield
+    with django_db_blocker.unblock():
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """URL of a real PostgreSQL server, for server processes that a test starts."""
+    with services.postgres() as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_database(postgres_url: str) -> Iterator[str]:
+    """URL of a new, empty database on that server: a DATABASE_URL of one test's own."""
+    with services.database(postgres_url) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """URL of a real Redis-protocol server: a REDIS_URL. Tests of one process share it."""
+    with services.redis() as url:
+        yield url
