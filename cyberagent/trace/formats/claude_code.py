@@ -63,27 +63,24 @@ def read(path: Path) -> Imported:
 
 def agent_files(path: Path, named: set[str]) -> list[tuple[str, Path]]:
     """Sub-agent files that belong to session file ``path``: those in its own ``subagents``
-    folder (or with that folder written into the name), and in the same folder those that the
-    session names. Nothing is opened; links to elsewhere are left alone."""
+    folder, and in the same folder those that the session names. Nothing is opened; links to
+    elsewhere are left alone."""
     stem, folder = path.stem, path.parent
     found: dict[str, Path] = {}
-    flat = f"{stem}__subagents__"
-    candidates = [(p, p.name) for p in _files(folder / stem / "subagents")]
+    candidates = _files(folder / stem / "subagents")
     for beside in _files(folder):
-        name = beside.name
-        if name.startswith(flat):
-            candidates.append((beside, name.removeprefix(flat)))
-        elif (match := _AGENT_FILE.fullmatch(name)) and match[1] in named:
-            candidates.append((beside, name))
-    for beside, name in candidates:
-        match = _AGENT_FILE.fullmatch(name)
+        match = _AGENT_FILE.fullmatch(beside.name)
+        if match and match[1] in named:
+            candidates.append(beside)
+    for beside in candidates:
+        match = _AGENT_FILE.fullmatch(beside.name)
         if match and beside != path and not beside.is_symlink() and beside.is_file():
             found.setdefault(match[1], beside)
     return sorted(found.items())
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*agent-*.jsonl")) if folder.is_dir() else []
+    return sorted(folder.glob("agent-*.jsonl")) if folder.is_dir() else []
 
 
 @dataclass(slots=True)

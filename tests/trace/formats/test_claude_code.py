@@ -330,7 +330,6 @@ def test_only_a_sessions_own_agent_files_are_opened(tmp_path):
     (tmp_path / "main" / "subagents" / "agent-link.jsonl").symlink_to(outside)
     (tmp_path / "agent-named.jsonl").write_text("{}")
     (tmp_path / "agent-other.jsonl").write_text("{}")
-    (tmp_path / "main-2__subagents__agent-x.jsonl").write_text("{}")
     found = agent_files(main, {"named", "../outside"})
     assert [name for name, _ in found] == ["a1", "acompact-c1", "named"]
 

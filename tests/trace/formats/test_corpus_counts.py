@@ -1,6 +1,7 @@
 """What other programs wrote, counted here by hand and compared with what was imported."""
 
 import json
+import shutil
 from collections import defaultdict
 from pathlib import Path
 
@@ -21,10 +22,27 @@ CLAUDE = sorted((CORPUS / "claude-code").glob("*.jsonl"))
 CHATS = sorted((CORPUS / "chat-completions").glob("*.json*"))
 
 
+def agents_of(path):
+    return sorted((path.parent / path.stem / "subagents").glob("agent-*.jsonl"))
+
+
+@pytest.fixture(params=CLAUDE, ids=lambda p: p.stem)
+def session(request, tmp_path):
+    """A session as its own agent laid it out: sub-agents' files in a folder of their own, which
+    the corpus writes into the names."""
+    path = request.param
+    laid = tmp_path / path.name
+    shutil.copy(path, laid)
+    for beside in path.parent.glob(f"{path.stem}__subagents__agent-*.jsonl"):
+        folder = tmp_path / path.stem / "subagents"
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(beside, folder / beside.name.rpartition("__")[2])
+    return laid
+
+
 def claude_entries(path):
     """User and assistant entries of a session and of the sub-agent files that belong to it."""
-    files = [path, *path.parent.glob(f"{path.stem}__subagents__agent-*.jsonl")]
-    for file in files:
+    for file in [path, *agents_of(path)]:
         for line in file.read_bytes().splitlines():
             try:
                 entry = json.loads(line)
@@ -72,7 +90,16 @@ def count_claude(path):
 
 @needs_corpus
 @pytest.mark.parametrize("path", CLAUDE, ids=lambda p: p.stem)
-def test_a_claude_session_has_the_messages_calls_texts_and_tokens_that_its_files_hold(path):
+def test_a_file_on_its_own_gives_what_that_file_holds(path):
+    [imported] = read_transcript(path)
+    counted = count_claude(path)
+    assert imported.messages == counted["messages"]
+    assert imported.tool_calls == counted["tool_calls"]
+
+
+@needs_corpus
+def test_a_claude_session_has_the_messages_calls_texts_and_tokens_that_its_files_hold(session):
+    path = session
     [imported] = read_transcript(path)
     stored = [m for trace in imported.trace.walk() for m in trace.messages]
     usages = [m.usage for m in stored if m.usage]
@@ -89,8 +116,8 @@ def test_a_claude_session_has_the_messages_calls_texts_and_tokens_that_its_files
 
 
 @needs_corpus
-@pytest.mark.parametrize("path", CLAUDE, ids=lambda p: p.stem)
-def test_side_chains_and_sub_agents_are_those_of_the_files(path):
+def test_side_chains_and_sub_agents_are_those_of_the_files(session):
+    path = session
     roots, mains, agents, compacts = 0, 0, 0, 0
     for line in path.read_bytes().splitlines():
         try:
@@ -99,8 +126,8 @@ def test_side_chains_and_sub_agents_are_those_of_the_files(path):
             continue
         roots += entry.get("isSidechain", False) and entry["parentUuid"] is None
         mains += entry["type"] in ("user", "assistant") and not entry.get("isSidechain", False)
-    for beside in path.parent.glob(f"{path.stem}__subagents__agent-*.jsonl"):
-        is_compact = "__agent-acompact-" in beside.name
+    for beside in agents_of(path):
+        is_compact = beside.name.startswith("agent-acompact-")
         compacts, agents = compacts + is_compact, agents + (not is_compact)
     if not mains:  # a sub-agent's own file: its side chain is the trace
         roots = 0
@@ -110,19 +137,17 @@ def test_side_chains_and_sub_agents_are_those_of_the_files(path):
 
 
 @needs_corpus
-@pytest.mark.parametrize("path", CLAUDE, ids=lambda p: p.stem)
-def test_no_parallel_batch_is_taken_for_a_rewind(path):
+def test_no_parallel_batch_is_taken_for_a_rewind(session):
     # None of these people went back: what is off the path was summarised, or is a side branch.
-    [imported] = read_transcript(path)
+    [imported] = read_transcript(session)
     for trace in imported.trace.walk():
         messages = {m.sequence: m for m in trace.checked().messages}
         assert ghosts(messages, trace.state.head_sequence) == []
 
 
 @needs_corpus
-@pytest.mark.parametrize("path", CLAUDE, ids=lambda p: p.stem)
-def test_the_plan_of_an_import_is_what_replay_of_its_path_gives(path):
-    [imported] = read_transcript(path)
+def test_the_plan_of_an_import_is_what_replay_of_its_path_gives(session):
+    [imported] = read_transcript(session)
     for trace in imported.trace.walk():
         plan = replay(trace.main_path(), trace.state.mission)
         assert (trace.goals or {"goals": []})["goals"] == plan.to_json()["goals"]
