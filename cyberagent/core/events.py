@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from cyberagent.core.types import Json
 
@@ -57,9 +57,14 @@ def _kind(cls: type[_E]) -> type[_E]:
     return cls
 
 
+def _frozen(value: Json) -> Any:
+    return tuple(cast("list[Json]", value)) if isinstance(value, list) else value
+
+
 def event_from_json(value: Mapping[str, Json]) -> Event:
     """The event that ``to_json`` wrote. Raises ValueError on an unknown tag or field."""
-    data = dict(value)
+    # JSON knows no tuples, events hold nothing else.
+    data: dict[str, Any] = {k: _frozen(v) for k, v in value.items()}
     tag = data.pop("event", None)
     cls = KINDS.get(tag) if isinstance(tag, str) else None
     if cls is None:

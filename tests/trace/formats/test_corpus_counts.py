@@ -28,9 +28,12 @@ def agents_of(path):
 
 @pytest.fixture(params=CLAUDE, ids=lambda p: p.stem)
 def session(request, tmp_path):
+    return laid_out(request.param, tmp_path)
+
+
+def laid_out(path, tmp_path):
     """A session as its own agent laid it out: sub-agents' files in a folder of their own, which
     the corpus writes into the names."""
-    path = request.param
     laid = tmp_path / path.name
     shutil.copy(path, laid)
     for beside in path.parent.glob(f"{path.stem}__subagents__agent-*.jsonl"):
@@ -155,12 +158,12 @@ def test_the_plan_of_an_import_is_what_replay_of_its_path_gives(session):
 
 @needs_corpus
 @pytest.mark.parametrize(
-    ("session", "tokens", "agent"),
+    ("name", "tokens", "agent"),
     [("258c7280", 167_094, "acompact-fffbd0"), ("fa812bfe", 167_117, "acompact-70d8e7")],
 )
-def test_a_compaction_becomes_a_summary_that_stands_for_all_before(session, tokens, agent):
-    path = next(p for p in CLAUDE if session in p.name and "subagents" not in p.name)
-    trace = read_transcript(path)[0].trace
+def test_a_compaction_becomes_a_summary_that_stands_for_all_before(name, tokens, agent, tmp_path):
+    path = next(p for p in CLAUDE if name in p.name and "subagents" not in p.name)
+    trace = read_transcript(laid_out(path, tmp_path))[0].trace
     [summary] = [m for m in trace.messages if m.source == "summary"]
     messages = {m.sequence: m for m in trace.messages}
     assert summary.parent_sequence is None
