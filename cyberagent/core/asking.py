@@ -36,7 +36,7 @@ from cyberagent.core.streams import Coalescer, Stopped, watched
 from cyberagent.core.types import CallRecord, Message, canonical_json, sha256
 from cyberagent.core.window import Window
 
-PAYLOAD_OPTIONS = ("reasoning_effort", "thinking_budget", "top_p", "extra_body")
+PAYLOAD_OPTIONS = ("reasoning_effort", "thinking", "enable_thinking")
 """Provider options that shape the payload; the others (address, speed …) do not."""
 
 

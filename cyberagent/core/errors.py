@@ -6,7 +6,11 @@ CyberAgentError                 something a person or a model can be told as it 
 │   ├── InvalidGoalOperation    the goal tool was used wrongly; the plan is unchanged
 │   ├── InvalidScript           a scripted provider's script is malformed
 │   ├── ImportRefused           a file is not a transcript of any known form
-│   └── PathRefused             a path leaves the workspace, or a command is not allowed
+│   ├── PathRefused             a path leaves the workspace, or a command is not allowed
+│   └── ProtocolRefused         the recursive task protocol does not allow it
+│       ├── InvalidTaskValue    an anchor, brief, report … is malformed; has the field, the limit
+│       ├── RefRefused          a ContextRef that this trace does not hold
+│       └── TreeTooLarge        the tree of traces would be too deep or have too many traces
 ├── NotFound                    no such trace, message, call, skill, preset, goal …
 ├── Conflict                    the state changed meanwhile (head moved, lease lost)
 │   └── LeaseLost               another owner drives this trace now
@@ -51,6 +55,27 @@ class ImportRefused(InvalidInput):
 
 
 class PathRefused(InvalidInput):
+    pass
+
+
+class ProtocolRefused(InvalidInput):
+    pass
+
+
+class InvalidTaskValue(ProtocolRefused):
+    """``what`` is the kind of value ("TaskBrief"), ``field`` where in it ("criteria[2].met", ""
+    for the whole), ``limit`` the bound that was crossed, where it was one."""
+
+    def __init__(self, what: str, field: str, why: str, *, limit: int | None = None) -> None:
+        super().__init__(f"{what}: {field} {why}" if field else f"{what} {why}")
+        self.what, self.field, self.limit = what, field, limit
+
+
+class RefRefused(ProtocolRefused):
+    pass
+
+
+class TreeTooLarge(ProtocolRefused):
     pass
 
 

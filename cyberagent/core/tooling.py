@@ -167,7 +167,7 @@ def skipped_results(
         source="framework",
         is_error=True,
         goal_id=message.goal_id,
-        metadata={"interrupted": True},
+        metadata={"placeholder": True},
     )
     drafts = [replace(draft, tool_call_id=c.id, name=c.name) for c in calls]
     events: list[Event] = [
