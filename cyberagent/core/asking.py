@@ -20,31 +20,34 @@ from cyberagent.core.errors import (
 from cyberagent.core.events import (
     CallFailed,
     Event,
+    Injected,
     Recovery,
     Retry,
     TextDelta,
     Thought,
     UsageReported,
 )
+from cyberagent.core.guards import reserve
 from cyberagent.core.injection import framework_calls
+from cyberagent.core.lane import Lane
 from cyberagent.core.measure import composition
 from cyberagent.core.parts import Parts, Writer
 from cyberagent.core.ports import Answer, CallEnd, Control, Delta, ModelRequest, Provider
 from cyberagent.core.recovery import UseFallback, retrying
 from cyberagent.core.state import RunState
 from cyberagent.core.streams import Coalescer, Stopped, watched
-from cyberagent.core.types import CallRecord, Message, canonical_json, sha256
+from cyberagent.core.types import (
+    CallRecord,
+    Message,
+    ToolCall,
+    Usage,
+    canonical_json,
+    sha256,
+)
 from cyberagent.core.window import Window
 
 PAYLOAD_OPTIONS = ("reasoning_effort", "thinking", "enable_thinking")
 """Provider options that shape the payload; the others (address, speed …) do not."""
-
-
-def output_reserve(config: RunConfig) -> int:
-    """Tokens kept free for the answer: ``max_output_tokens``, or where that is unknown an
-    eighth of the window, never 0."""
-    window = config.context_window or 0
-    return config.max_output_tokens or max(1, window // 8)
 
 
 @dataclass(slots=True)
@@ -53,6 +56,7 @@ class Outcome:
 
     answer: Answer | None = None
     message: Message | None = None
+    cost: float | None = None
 
 
 @dataclass(slots=True)
@@ -62,6 +66,7 @@ class _Call:
     record: CallRecord
     body: bytes
     started: tuple[Event, ...]
+    lane: Lane | None = None
     start: float = field(default_factory=time.monotonic)
     first_ms: int | None = None
     tries: int = 1
@@ -81,10 +86,12 @@ class Asking:
         self._parts, self._control, self._write = parts, control, write
         self._provider: Provider = parts.provider
 
-    async def ask(self, state: RunState, outcome: Outcome) -> AsyncGenerator[Event, None]:
-        """One call, retried as the policy says; its answer is stored and put in ``outcome``.
-        Raises ProviderError, WindowTooLarge, Stopped, after the call's end was stored."""
-        call = await self._record(state)
+    async def ask(
+        self, state: RunState, outcome: Outcome, lane: Lane | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """One call on the main path or on ``lane``, retried as the policy says; its answer is
+        stored and put in ``outcome``. Raises ProviderError, WindowTooLarge, Stopped, after the call's end was stored."""
+        call = await self._record(state, lane)
         for event in call.started:
             yield event
         coalescer = Coalescer(call.record.number)
@@ -112,7 +119,7 @@ class Asking:
 
     # Before ----------------------------------------------------------------------------------
 
-    def window(self, state: RunState) -> Window:
+    def window(self, state: RunState, lane: Lane | None = None) -> Window:
         """The window of the next call."""
         config = state.config
         options = {k: config.provider_options.get(k) for k in PAYLOAD_OPTIONS}
@@ -120,20 +127,20 @@ class Asking:
             **self._provider.params,
             "temperature": config.temperature,
             "max_output_tokens": config.max_output_tokens,
-            "tool_choice": "none" if state.final_asked else None,
+            "tool_choice": "none" if (lane.final if lane else state.final_asked) else None,
             **options,
         }
         return Window(
             system=state.system_prompt,
-            items=tuple(state.history),
+            items=tuple(lane.items if lane else state.history),
             tools=self._parts.tools.schemas(),
             params={k: v for k, v in params.items() if v is not None},
         )
 
-    async def _record(self, state: RunState) -> _Call:
+    async def _record(self, state: RunState, lane: Lane | None) -> _Call:
         """Record the next call's window and store it; the bytes are what will be sent."""
         provider, counter = self._provider, self._parts.counter
-        window = self.window(state)
+        window = self.window(state, lane)
         payload = provider.project(window)
         if broken := provider.problems(payload):
             raise PayloadRefused(f"our own check refused the window: {broken[0]}")
@@ -152,11 +159,12 @@ class Asking:
             estimated_tokens=sum(kinds.values()),
             exact=counter.exact,
             composition=kinds,
-            after_sequence=state.trace.head_sequence,
+            branch_id=lane.branch_id if lane else "",
+            after_sequence=lane.head if lane else state.trace.head_sequence,
         )
         stored = await self._parts.store.start_call(state.trace.id, record, recorded.blobs)
         state.trace = stored.trace
-        return _Call(record, body, stored.events)
+        return _Call(record, body, stored.events, lane)
 
     # The wire --------------------------------------------------------------------------------
 
@@ -167,7 +175,8 @@ class Asking:
             payload=call.body,
             trace_id=state.trace.id,
             call=call.record.number,
-            answers_before=state.answers,
+            answers_before=call.lane.answers if call.lane else state.answers,
+            branch_type=call.lane.branch_type if call.lane else "",
         )
         provider = self._provider
         return retrying(
@@ -206,8 +215,7 @@ class Asking:
         self, state: RunState, call: _Call, answer: Answer, outcome: Outcome
     ) -> list[Event]:
         """The answer, the framework's own calls in its batch, and the call's end: one commit."""
-        offered = [name for name, _ in self._parts.tools.index()]
-        added, injected = framework_calls(state, answer.parts, offered)
+        added, injected = self._injections(state, answer, call.lane)
         usage, elapsed = answer.usage, call.elapsed_ms()
         cost = self._provider.cost(usage) if usage else None
         message = Message(
@@ -246,9 +254,25 @@ class Asking:
             ),
             *injected,
         ]
-        stored = await self._write(state, [message], events, call=end)
-        outcome.answer, outcome.message = answer, state.history[-1].message
+        stored = await self._write(state, [message], events, call=end, lane=call.lane)
+        history = call.lane.items if call.lane else state.history
+        outcome.answer, outcome.message, outcome.cost = answer, history[-1].message, cost
+        self._calibrate(state, call.record, usage)
         return stored
+
+    def _injections(
+        self, state: RunState, answer: Answer, lane: Lane | None
+    ) -> tuple[list[ToolCall], list[Injected]]:
+        """Nothing is injected in a side branch, nor on the turn right after a compaction."""
+        if lane is not None or state.just_compacted:
+            return [], []
+        offered = [name for name, _ in self._parts.tools.index()]
+        return framework_calls(state, answer.parts, offered)
+
+    @staticmethod
+    def _calibrate(state: RunState, record: CallRecord, usage: Usage | None) -> None:
+        reported = usage.prompt if usage else None
+        state.calibration = state.calibration.after(record.estimated_tokens, reported, record.model)
 
     async def _failed(self, state: RunState, call: _Call, error: CyberAgentError) -> list[Event]:
         failed = CallFailed(
@@ -280,6 +304,6 @@ def _check_size(config: RunConfig, size: int) -> None:
     """Refuse a window that cannot fit beside the room that its answer needs."""
     if config.context_window is None:
         return
-    limit = config.context_window - output_reserve(config)
+    limit = config.context_window - reserve(config.context_window, config.max_output_tokens)
     if size > limit:
         raise WindowTooLarge(size, limit)

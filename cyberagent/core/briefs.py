@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 from cyberagent.core.normal import Fields, canonical_text, strip, unique, within
 from cyberagent.core.refs import MAX_REFS, ContextRef, read_refs
@@ -52,7 +52,7 @@ def read_brief(value: object, inherited: Sequence[str] = ()) -> TaskBrief:
     refs = read_refs(fields, "context_refs")
     if len(refs) > MAX_REFS:
         raise fields.refuse("context_refs", f"has {len(refs)} refs; at most {MAX_REFS} fit")
-    parts: dict[str, Json] = {
+    parts = {
         "objective": fields.text("objective", required=True),
         "reason": fields.text("reason"),
         "completion_criteria": fields.texts("completion_criteria", required=True),
@@ -60,10 +60,10 @@ def read_brief(value: object, inherited: Sequence[str] = ()) -> TaskBrief:
         "parent_findings": fields.values("parent_findings"),
         "context": _context(fields),
         "constraints": tuple(unique([*inherited, *fields.texts("constraints")])),
-        "context_refs": [ref.to_json() for ref in refs],
     }
-    text = within(canonical_text(parts, BRIEF), MAX_BRIEF_CHARS, BRIEF, parts)
-    return TaskBrief(**{**parts, "context_refs": refs}, text=text)
+    whole: dict[str, Json] = {**parts, "context_refs": [ref.to_json() for ref in refs]}
+    text = within(canonical_text(whole, BRIEF), MAX_BRIEF_CHARS, BRIEF, whole)
+    return TaskBrief(**cast("dict[str, Any]", parts), context_refs=refs, text=text)
 
 
 def _context(fields: Fields) -> Json:

@@ -126,16 +126,22 @@ def brief_snapshot(trace_id: str, brief: TaskBrief) -> Snapshot:
     return Snapshot(f"task_brief:{trace_id}", "task_brief", brief.text)
 
 
-def check_tree(depth: int, traces: int) -> None:
+def check_tree(
+    depth: int,
+    traces: int,
+    *,
+    max_depth: int = MAX_TREE_DEPTH,
+    max_traces: int = MAX_TREE_TRACES,
+) -> None:
     """Raises TreeTooLarge where a new trace at ``depth`` (the root's children: 1), as number
     ``traces`` of its tree, would be one too many."""
-    if depth > MAX_TREE_DEPTH:
+    yourself = "do this part of the work yourself"
+    if depth > max_depth:
         raise TreeTooLarge(
-            f"a child here would be at depth {depth}; max_depth is {MAX_TREE_DEPTH}: "
-            "do this part of the work yourself"
+            f"a child here would be at depth {depth}; max_depth is {max_depth}: {yourself}"
         )
-    if traces > MAX_TREE_TRACES:
+    if traces > max_traces:
         raise TreeTooLarge(
-            f"a child here would be trace {traces} of this run's tree; {MAX_TREE_TRACES} are "
-            "allowed: do this part of the work yourself"
+            f"a child here would be trace number {traces} of this run's tree; at most "
+            f"{max_traces} are allowed: {yourself}"
         )

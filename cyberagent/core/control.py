@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from cyberagent.core.events import Command, Event, StatusChanged
+from cyberagent.core.lane import Lane
 from cyberagent.core.ports import CommandEnd, Control, PendingCommand
 from cyberagent.core.state import RunState
 from cyberagent.core.streams import Stopped
@@ -28,6 +29,7 @@ class Storing(Protocol):
         plan_changed: bool = False,
         context: dict[str, Json] | None = None,
         command: CommandEnd | None = None,
+        lane: Lane | None = None,
     ) -> list[Event]: ...
 
 
@@ -81,6 +83,14 @@ async def apply_commands(control: Control, state: RunState, store: Storing) -> A
         elif command.name == "pause":
             paused = StatusChanged(status="paused", why=f"paused by {command.by}")
             events = await store(state, [], [event, paused], status="paused", command=end)
+        elif command.name == "compact":
+            state.compact_asked = command.by
+            events = await store(state, [], [event], command=end)
+        elif command.name == "policy":
+            name = str(command.arguments.get("policy", ""))
+            state.config = state.config.with_(policy=name)
+            context = {**state.trace.context, "policy": name}
+            events = await store(state, [], [event], command=end, context=context)
         else:
             end, event = _end(command, "refused", "a live run cannot do this")
             events = await store(state, [], [event], command=end)

@@ -209,16 +209,41 @@ class Injected(Event):
 @_kind
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted(Event):
-    """A compaction pass. Fields as the ledger shows them."""
+    """A compaction pass, as the ledger shows it. ``level``: the highest that acted; ``strategy``:
+    those that acted; ``trigger``: overflow, on_complete or manual; ``first`` to ``last``: the
+    messages it touched; ``edits``: ``{"strategy", "level", "what", "messages", "count", "why",
+    "tokens_saved"}`` each; ``message``: the summary, if one was made; ``success`` False: nothing
+    was changed, and ``why`` says why. Tokens as the provider counts them, as far as known."""
 
     level: int
     strategy: str
     trigger: str
     tokens_before: int
     tokens_after: int
+    policy: str = ""
+    success: bool = True
     first: int = 0
     last: int = 0
     removed: int = 0
+    edits: tuple[Json, ...] = ()
+    by: str = ""
+    cost: float | None = None
+    breaker: str = "closed"
+    why: str = ""
+
+
+@_kind
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knowledge(Event):
+    """A knowledge entry was extracted (``status`` pending) or judged (accepted, rejected).
+    ``entry`` names it within its trace; ``sources``: sequences of the messages it came from."""
+
+    entry: str
+    status: str
+    text: str = ""
+    sources: tuple[int, ...] = ()
+    goal_id: str = ""
+    by: str = ""
     why: str = ""
 
 

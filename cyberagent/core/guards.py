@@ -109,7 +109,7 @@ class Judgement:
 def judge(before: int, after: int, budget: Budget) -> Judgement:
     """An automatic pass as a whole, by its sizes: at least 5 % fewer tokens, and it fits. Fewer
     messages are no success, nor is a smaller window that still cannot be sent."""
-    if after * 100 > before * (100 - LEAST_SAVING_PERCENT):
+    if after >= before or after * 100 > before * (100 - LEAST_SAVING_PERCENT):
         return Judgement(False, f"{before - after:,} of {before:,} tokens saved, under 5 %")
     if not budget.fits(after):
         return Judgement(False, f"{after:,} tokens are left; {budget.limit:,} fit")
@@ -165,9 +165,9 @@ class Breaker:
         if value is None:
             return cls()
         data = _object(value, "breaker")
-        state, failures = data.get("state"), data.get("failures")
+        state, failures = data.get("state"), _count(data.get("failures"), "breaker")
         opened_at = _number(data.get("opened_at"), "breaker")
-        if state not in ("closed", "open", "half_open") or not _is_count(failures):
+        if state not in ("closed", "open", "half_open"):
             raise InvalidInput("malformed breaker")
         return cls(state=state, failures=failures, opened_at=opened_at)
 
@@ -271,9 +271,9 @@ class Calibration:
             return cls()
         data = _object(value, "calibration")
         ratio = _number(data.get("ratio"), "calibration")
-        model, seen = data.get("model"), data.get("seen")
+        model, seen = data.get("model"), _count(data.get("seen"), "calibration")
         in_bounds = SMALLEST_RATIO <= ratio <= LARGEST_RATIO
-        if not in_bounds or not isinstance(model, str) or not _is_count(seen):
+        if not in_bounds or not isinstance(model, str):
             raise InvalidInput("malformed calibration")
         return cls(ratio, model, seen)
 
@@ -290,5 +290,7 @@ def _number(value: Json, what: str) -> float:
     return float(value)
 
 
-def _is_count(value: Json) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _count(value: Json, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidInput(f"malformed {what}")
+    return value

@@ -88,17 +88,30 @@ class Fields:
     the names of fields in errors.
     """
 
-    def __init__(self, what: str, value: object, known: Sequence[str], prefix: str = "") -> None:
+    def __init__(
+        self,
+        what: str,
+        value: object,
+        known: Sequence[str],
+        prefix: str = "",
+        room: int = 1,
+    ) -> None:
         self.what, self._prefix = what, prefix
         if not isinstance(value, Mapping):
-            raise self._wrong("", "must be an object")
+            raise self.refuse("", "must be an object")
         self._data: dict[str, Any] = dict(cast("Mapping[str, Any]", value))
         if not prefix:  # Inner objects were checked with the one they stand in.
-            check_json(self._data, what)
+            check_json(self._data, what, MAX_DEPTH * room, MAX_VALUES * room)
         if unknown := sorted(set(self._data) - set(known)):
-            raise self._wrong(unknown[0][:80], f"is not known; there are {', '.join(known)}")
+            raise self.refuse(unknown[0][:80], f"is not known; there are {', '.join(known)}")
 
-    def _wrong(self, name: str, why: str) -> InvalidTaskValue:
+    @classmethod
+    def wrapping(cls, what: str, value: object, known: Sequence[str]) -> Fields:
+        """An object made of values that each keep the bounds by themselves."""
+        return cls(what, value, known, room=4)
+
+    def refuse(self, name: str, why: str) -> InvalidTaskValue:
+        """The error that names a field ("": the whole object); also for rules of a caller's."""
         if not name:
             return InvalidTaskValue(self.what, self._prefix.rstrip("."), why)
         return InvalidTaskValue(self.what, self._prefix + name, why)
@@ -112,33 +125,32 @@ class Fields:
 
     def text(self, name: str, *, required: bool = False) -> str:
         """A text, stripped; required: not blank."""
-        found = self._data.get(name)
-        if found is None:
-            found = ""
-        elif not isinstance(found, str):
-            raise self._wrong(name, "must be a text")
+        given = self._data.get(name)
+        found: object = "" if given is None else given
+        if not isinstance(found, str):
+            raise self.refuse(name, "must be a text")
         if required and not strip(found):
-            raise self._wrong(name, "is missing" if name not in self._data else "is empty")
+            raise self.refuse(name, "is missing" if name not in self._data else "is empty")
         return strip(found)
 
     def word(self, name: str, words: Sequence[str]) -> str:
         """Exactly one of ``words``."""
-        found = self._data.get(name)
+        found: Any = self._data.get(name)
         if found not in words:
-            raise self._wrong(name, f"must be one of {', '.join(words)}")
+            raise self.refuse(name, f"must be one of {', '.join(words)}")
         return found
 
     def number(self, name: str) -> int:
         """A whole number, 0 or more."""
         found = self._data.get(name)
         if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-            raise self._wrong(name, "must be a whole number, 0 or more")
+            raise self.refuse(name, "must be a whole number, 0 or more")
         return found
 
     def yes_or_no(self, name: str) -> bool:
         found = self._data.get(name)
         if not isinstance(found, bool):
-            raise self._wrong(name, "must be true or false")
+            raise self.refuse(name, "must be true or false")
         return found
 
     def items(self, name: str, *, given: bool = False) -> list[Json]:
@@ -146,10 +158,10 @@ class Fields:
         found = self._data.get(name)
         if found is None:
             if given:
-                raise self._wrong(name, "is missing")
+                raise self.refuse(name, "is missing")
             return []
         if not isinstance(found, list | tuple):
-            raise self._wrong(name, "must be a list")
+            raise self.refuse(name, "must be a list")
         return _copy(list(cast("list[Json]", found)))
 
     def values(self, name: str, *, required: bool = False) -> tuple[Json, ...]:
@@ -158,14 +170,14 @@ class Fields:
         items = [strip(v) if isinstance(v, str) else v for v in self.items(name, given=required)]
         found = unique(v for v in items if v not in ("", None))
         if required and not found:
-            raise self._wrong(name, "is empty")
+            raise self.refuse(name, "is empty")
         return tuple(found)
 
     def texts(self, name: str, *, required: bool = False) -> tuple[str, ...]:
         """Like :meth:`values`, of texts alone."""
         for place, item in enumerate(self.items(name)):
             if not isinstance(item, str):
-                raise self._wrong(f"{name}[{place}]", "must be a text")
+                raise self.refuse(f"{name}[{place}]", "must be a text")
         return self.values(name, required=required)
 
     def objects(self, name: str, known: Sequence[str]) -> list[Fields]:
@@ -174,10 +186,6 @@ class Fields:
             Fields(self.what, item, known, f"{self._prefix}{name}[{place}].")
             for place, item in enumerate(self.items(name))
         ]
-
-    def refuse(self, name: str, why: str) -> InvalidTaskValue:
-        """The error for a rule of the caller's own."""
-        return self._wrong(name, why)
 
 
 def within(text: str, limit: int, what: str, parts: Mapping[str, Json]) -> str:
@@ -194,10 +202,12 @@ def within(text: str, limit: int, what: str, parts: Mapping[str, Json]) -> str:
     return text
 
 
-def check_json(value: object, what: str) -> None:
+def check_json(
+    value: object, what: str, max_depth: int = MAX_DEPTH, max_values: int = MAX_VALUES
+) -> None:
     """Raises InvalidTaskValue where ``value`` is not plain JSON; names the outermost field."""
     waiting: list[tuple[object, int, str]] = [(value, 0, "")]
-    left = MAX_VALUES
+    left = max_values
     while waiting:
         one, depth, field = waiting.pop()
         left -= 1
@@ -205,14 +215,13 @@ def check_json(value: object, what: str) -> None:
             raise InvalidTaskValue(what, field, why)
         if not isinstance(one, dict | list | tuple):
             continue
-        if depth >= MAX_DEPTH:
-            why = f"is nested deeper than {MAX_DEPTH} levels"
-            raise InvalidTaskValue(what, field, why, limit=MAX_DEPTH)
+        if depth >= max_depth:
+            why = f"is nested deeper than {max_depth} levels"
+            raise InvalidTaskValue(what, field, why, limit=max_depth)
         inner = _inner(cast("Any", one), field, what)
-        left_now = left - len(waiting)
-        if len(inner) > left_now:
-            why = f"holds more than {MAX_VALUES:,} values"
-            raise InvalidTaskValue(what, field, why, limit=MAX_VALUES)
+        if len(inner) > left - len(waiting):
+            why = f"holds more than {max_values:,} values"
+            raise InvalidTaskValue(what, field, why, limit=max_values)
         waiting += [(v, depth + 1, name) for v, name in inner]
 
 

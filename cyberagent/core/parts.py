@@ -5,11 +5,12 @@ Source: docs/architecture.md, "Ports".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from cyberagent.core.events import Event
+from cyberagent.core.lane import Lane
 from cyberagent.core.ports import (
     CallEnd,
     CommandEnd,
@@ -25,15 +26,56 @@ from cyberagent.core.recovery import RetryPolicy
 from cyberagent.core.state import RunState
 from cyberagent.core.tokens import count_message
 from cyberagent.core.types import Json, Message, TraceStatus
+from cyberagent.core.window import Item
 
 DEFAULT_RETRY = RetryPolicy()
+
+
+class Compaction(Protocol):
+    """Keeps a run's windows within their budget; see ``cyberagent.compaction``."""
+
+    def manage(self, state: RunState, runner: Branching) -> AsyncIterator[Event]:
+        """Called before each call on the main path: may edit ``state.history``, and ask a model
+        on side branches through ``runner``."""
+        ...
+
+    def reflect(self, state: RunState, runner: Branching) -> AsyncIterator[Event]:
+        """Extract knowledge on a side branch."""
+        ...
+
+    async def restored(self, store: Store, trace_id: str, path: Sequence[Message]) -> list[Item]:
+        """The history of a path, as it was after the newest summary on it."""
+        ...
+
+
+class Branching(Protocol):
+    """What compaction needs of the runner: its writer, and side branches."""
+
+    write: Writer
+
+    def branch(self, state: RunState, lane: Lane, outcome: Branched) -> AsyncIterator[Event]:
+        """Ask on ``lane`` until it answers without calls, or its turns are used up."""
+        ...
+
+
+@dataclass(slots=True)
+class Branched:
+    """What came of a side branch: ``text`` is its last answer, None where it failed (``why``)."""
+
+    max_turns: int = 1
+    text: str | None = None
+    finish_reason: str = "stop"
+    has_calls: bool = False
+    cost: float | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """Chosen in one place, ``cyberagent.presets``. ``fallback`` is asked once ``provider`` is
     overloaded for good; ``context_providers`` add titled texts to ``get_current_context``;
-    ``owner`` is who drives, as shown to operators."""
+    ``compaction`` keeps windows small (None: a window that does not fit is an error); ``owner``
+    is who drives, as shown to operators."""
 
     store: Store
     provider: Provider
@@ -46,6 +88,7 @@ class Parts:
     fallback: Provider | None = None
     retry: RetryPolicy = DEFAULT_RETRY
     context_providers: Sequence[Callable[..., Any]] = ()
+    compaction: Compaction | None = None
     owner: str = ""
 
 
@@ -69,14 +112,18 @@ class Writer:
         plan_changed: bool = False,
         context: Mapping[str, Json] | None = None,
         command: CommandEnd | None = None,
+        lane: Lane | None = None,
     ) -> list[Event]:
-        """The events as stored: MessageStored for each draft, then ``events``."""
+        """The events as stored: MessageStored for each draft, then ``events``. ``lane``: where
+        the drafts go, if not to the end of the main path."""
         goal = state.goals.current or ""
         prepared = [
             replace(
                 m,
                 goal_id=m.goal_id if m.role == "tool" else goal,
                 turn=turn or state.trace.turn,
+                branch_type=lane.branch_type if lane else "",
+                branch_id=lane.branch_id if lane else "",
                 tokens=count_message(self.counter, m),
             )
             for m in drafts
@@ -85,6 +132,9 @@ class Writer:
             state.trace.id,
             prepared,
             events,
+            parent=lane.head if lane and lane.head else None,
+            root=bool(lane and not lane.head),
+            move_head=not (lane and lane.is_side),
             expected_head=state.trace.head_sequence,
             call=call,
             status=status,
@@ -94,5 +144,9 @@ class Writer:
             command=command,
         )
         state.made_here.update(m.sequence for m in done.messages)
-        state.take(done.messages, done.trace)
+        if lane is None:
+            state.take(done.messages, done.trace)
+        else:
+            state.trace = done.trace
+            lane.take(done.messages)
         return list(done.events)

@@ -39,9 +39,6 @@ class ContextRef:
     def to_json(self) -> dict[str, Json]:
         return {"ref_id": self.ref_id, "version": self.version}
 
-    def __str__(self) -> str:
-        return f"{self.ref_id} at version {self.version[:12]}…"
-
 
 def read_refs(fields: Fields, name: str) -> tuple[ContextRef, ...]:
     """A list of ``{ref_id, version}``, stably de-duplicated. Raises InvalidTaskValue."""

@@ -12,8 +12,18 @@ from cyberagent.core import injection
 from cyberagent.core.asking import Asking, Outcome
 from cyberagent.core.config import SKILL_RECENCY_THRESHOLD, RunConfig
 from cyberagent.core.control import NoControl, apply_commands, end_stops
-from cyberagent.core.errors import CyberAgentError, InvalidInput, LeaseLost, NotFound
+from cyberagent.core.errors import (
+    CyberAgentError,
+    InvalidInput,
+    LeaseLost,
+    NotFound,
+    PromptTooLong,
+    ProviderError,
+    WindowTooLarge,
+)
 from cyberagent.core.events import (
+    BranchEnded,
+    BranchStarted,
     CallFailed,
     Done,
     Error,
@@ -24,7 +34,8 @@ from cyberagent.core.events import (
     Session,
     StatusChanged,
 )
-from cyberagent.core.parts import Parts, Writer
+from cyberagent.core.lane import Lane
+from cyberagent.core.parts import Branched, Parts, Writer
 from cyberagent.core.ports import CallEnd, Control, NewTrace
 from cyberagent.core.state import RunState, open_state, unanswered
 from cyberagent.core.streams import Stopped
@@ -39,7 +50,9 @@ class AgentRunner:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self._control: Control = parts.control or NoControl()
-        self._write = Writer(parts.store, parts.counter)
+        self.write = Writer(parts.store, parts.counter)
+        self._asking = Asking(parts, self._control, self.write)
+        self._tools = ToolStage(parts.tools, parts.skills, self._control.stop, self.write)
 
     async def run(
         self,
@@ -102,7 +115,7 @@ class AgentRunner:
         else:
             trace = await store.trace(trace_id)
             how = "resumed" if trace.last_call else "started"
-        state = await open_state(store, trace, config, self.parts.replay)
+        state = await open_state(store, trace, config, self.parts)
         state.context_providers = list(self.parts.context_providers)
         if not state.system_prompt:
             state.system_prompt = self.parts.system_prompt
@@ -116,7 +129,7 @@ class AgentRunner:
             turn=trace.turn + turns,
             owner=self.parts.owner,
         )
-        return state, events + await self._write(
+        return state, events + await self.write(
             state, drafts, [session], status="running", turn=trace.turn + turns
         )
 
@@ -127,7 +140,7 @@ class AgentRunner:
         if last is None or last.status != "sent":
             return []
         why = "the process that sent it ended before the answer was stored"
-        return await self._write(
+        return await self.write(
             state,
             [],
             [CallFailed(call=number, error=why, error_class="Interrupted")],
@@ -141,9 +154,8 @@ class AgentRunner:
             yield event
         async for event in self._inject_at_start(state, threshold):
             yield event
-        asking = Asking(self.parts, self._control, self._write)
         while True:
-            async for event in apply_commands(self._control, state, self._write):
+            async for event in apply_commands(self._control, state, self.write):
                 yield event
             if state.trace.status == "paused":
                 yield await self._done(state, "paused")
@@ -151,7 +163,7 @@ class AgentRunner:
             for event in await self._ask_for_the_end(state):
                 yield event
             outcome = Outcome()
-            async for event in asking.ask(state, outcome):
+            async for event in self._next_call(state, outcome):
                 yield event
             if outcome.answer is None or outcome.message is None:
                 continue
@@ -161,9 +173,43 @@ class AgentRunner:
             elif outcome.answer.finish_reason == "pause" or await self._has_say():
                 continue
             else:
+                async for event in self._reflect_at_end(state):
+                    yield event
                 for event in await self._end(state, "completed", answer=outcome.message.text):
                     yield event
                 return
+
+    async def _next_call(self, state: RunState, outcome: Outcome) -> AsyncIterator[Event]:
+        """Make the window fit and ask. Where the provider says that it is too long after all,
+        compact once more; a window that did not change is never sent again."""
+        compaction = self.parts.compaction
+        if compaction is not None:
+            async for event in compaction.manage(state, self):
+                yield event
+        try:
+            async for event in self._asking.ask(state, outcome):
+                yield event
+            return
+        except PromptTooLong as error:
+            if compaction is None:
+                raise
+            refused, before = error, list(state.history)
+        state.compact_asked = "recovery"
+        step = Recovery(step="reactive compaction", why=str(refused))
+        for event in await self.write(state, [], [step]):
+            yield event
+        async for event in compaction.manage(state, self):
+            yield event
+        if state.history == before:
+            raise refused
+        async for event in self._asking.ask(state, outcome):
+            yield event
+
+    async def _reflect_at_end(self, state: RunState) -> AsyncIterator[Event]:
+        if self.parts.compaction is None or not state.config.enable_completion_extraction:
+            return
+        async for event in self.parts.compaction.reflect(state, self):
+            yield event
 
     async def _has_say(self) -> bool:
         return any(c.name == "say" for c in await self._control.pending())
@@ -176,7 +222,42 @@ class AgentRunner:
         state.final_asked = True
         text = wording(state.config.language, "step_limit").format(steps=limit)
         note = text_message("user", text, source="framework")
-        return await self._write(state, [note], [Nudge(what="step_limit", text=text, message=-1)])
+        return await self.write(state, [note], [Nudge(what="step_limit", text=text, message=-1)])
+
+    # Side branches -------------------------------------------------------------------------
+
+    async def branch(self, state: RunState, lane: Lane, outcome: Branched) -> AsyncIterator[Event]:
+        """Ask on ``lane`` until the model answers without calls; in its last turn it is asked
+        for an answer without tools. A failure is told in ``outcome``, a stop is raised."""
+        started = BranchStarted(branch_id=lane.branch_id, branch_type=lane.branch_type)
+        for event in await self.write(state, [], [started]):
+            yield event
+        try:
+            for turn in range(1, outcome.max_turns + 1):
+                lane.final = turn == outcome.max_turns
+                asked = Outcome()
+                async for event in self._asking.ask(state, asked, lane):
+                    yield event
+                if asked.answer is None or asked.message is None:
+                    continue
+                outcome.cost = _sum(outcome.cost, asked.cost)
+                outcome.text = asked.message.text
+                outcome.finish_reason = asked.answer.finish_reason
+                outcome.has_calls = bool(asked.message.tool_calls)
+                if not asked.message.tool_calls:
+                    break
+                calls = asked.message.tool_calls
+                async for event in self._tools.run(asked.message, calls, state, lane):
+                    yield event
+        except (ProviderError, WindowTooLarge) as error:
+            outcome.text, outcome.why = None, str(error)
+        ended = BranchEnded(
+            branch_id=lane.branch_id,
+            branch_type=lane.branch_type,
+            outcome=outcome.why or "answered",
+        )
+        for event in await self.write(state, [], [ended]):
+            yield event
 
     # Injection -----------------------------------------------------------------------------
 
@@ -192,7 +273,7 @@ class AgentRunner:
                 held.append(Injected(what=f"skill {name}", why=why, fired=False))
             else:
                 due.append(injection.skill_call(name, sequence, len(due)))
-        for event in await self._write(state, [], held) if held else ():
+        for event in await self.write(state, [], held) if held else ():
             yield event
         if not due:
             return
@@ -201,7 +282,7 @@ class AgentRunner:
             Injected(what=f"skill {c.parsed()['name']}", why="declared for this run", message=-1)
             for c in due
         ]
-        for event in await self._write(state, [batch], fired):
+        for event in await self.write(state, [batch], fired):
             yield event
         async for event in self._finish_batch(state):
             yield event
@@ -221,10 +302,9 @@ class AgentRunner:
             why = "after the process ended in the middle of a batch of tool calls"
             drafts, events = skipped_results(message, lost, state)
             noted = [Recovery(step="interrupted calls answered", why=why)] if lost else []
-            for event in await self._write(state, drafts, [*events, *noted]) if lost else ():
+            for event in await self.write(state, drafts, [*events, *noted]) if lost else ():
                 yield event
-        stage = ToolStage(self.parts.tools, self.parts.skills, self._control.stop, self._write)
-        async for event in stage.run(message, waiting, state):
+        async for event in self._tools.run(message, waiting, state):
             yield event
 
     @staticmethod
@@ -243,15 +323,15 @@ class AgentRunner:
         if message is not None:
             drafts, events = skipped_results(message, waiting, state)
         events.append(StatusChanged(status=status, why=why))
-        stored = await self._write(state, drafts, events, status=status)
+        stored = await self.write(state, drafts, events, status=status)
         if status == "stopped":
-            stored += [e async for e in end_stops(self._control, self._write, state)]
+            stored += [e async for e in end_stops(self._control, self.write, state)]
         return [*stored, await self._done(state, status, answer=answer, why=why)]
 
     async def _fail(self, state: RunState, error: CyberAgentError) -> list[Event]:
         name, text = type(error).__name__, str(error)
         event = Error(error=text, error_class=name)
-        stored = await self._write(state, [], [event])
+        stored = await self.write(state, [], [event])
         return stored + await self._end(state, "failed", why=text)
 
     async def _done(
@@ -260,7 +340,11 @@ class AgentRunner:
         done = Done(
             trace=state.trace.id, status=status, answer=answer, steps=state.answers, why=why
         )
-        return (await self._write(state, [], [done]))[-1]
+        return (await self.write(state, [], [done]))[-1]
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one + (other or 0.0)
 
 
 def as_message(value: Message | Mapping[str, Json]) -> Message:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from cyberagent.core.config import RunConfig
+from cyberagent.core.guards import Breaker, Calibration
 from cyberagent.core.injection import injected_skills
 from cyberagent.core.ports import Plan, Replay, Store
 from cyberagent.core.types import Json, Message, ToolCall, TraceState
@@ -22,7 +23,8 @@ class RunState:
     """One run at work. ``history`` is what the next call is made from. ``answers`` counts the
     model's answers on the main path, ``turn_answers`` those since the last user's message;
     ``goals`` is replaced by the goal tools; ``made_here`` are messages that this very run
-    stored; ``calls`` are the calls of the path by id, the newest of each."""
+    stored; ``calls`` are the calls of the path by id, the newest of each; ``compact_asked`` is
+    who asked for a compaction at the next safe point."""
 
     trace: TraceState
     config: RunConfig
@@ -34,6 +36,11 @@ class RunState:
     injected: dict[str, Json] = field(default_factory=dict[str, Json])
     wanted_skills: tuple[str, ...] = ()
     final_asked: bool = False
+    compact_asked: str = ""
+    just_compacted: bool = False
+    calibration: Calibration = field(default_factory=Calibration)
+    breaker: Breaker = field(default_factory=Breaker)
+    warned_tight: bool = False
     made_here: set[int] = field(default_factory=set[int])
     calls: dict[str, ToolCall] = field(default_factory=dict[str, ToolCall])
     recorder: Recorder = field(default_factory=Recorder)
@@ -59,21 +66,58 @@ class RunState:
                 self.turn_answers += 1
 
 
+class Opening(Protocol):
+    """What :func:`open_state` needs of a runner's parts."""
+
+    @property
+    def store(self) -> Store: ...
+    @property
+    def replay(self) -> Replay: ...
+    @property
+    def compaction(self) -> Restoring | None: ...
+
+
+class Restoring(Protocol):
+    async def restored(
+        self, store: Store, trace_id: str, path: Sequence[Message]
+    ) -> list[Item]: ...
+
+
 async def open_state(
-    store: Store, trace: TraceState, config: RunConfig, replay: Replay
+    store: Store, trace: TraceState, config: RunConfig, parts: Opening
 ) -> RunState:
-    """The state at the trace's head, from its main path."""
+    """The state at the trace's head: the plan and the injected skills by replay of its main
+    path, the history as it was after the newest summary."""
     path = await store.path(trace.id) if trace.head_sequence else []
+    if policy := trace.context.get("policy"):
+        config = config.with_(policy=str(policy))
     state = RunState(
         trace=trace,
         config=config,
-        goals=replay(path, trace.mission),
+        goals=parts.replay(path, trace.mission),
         history=[],
         system_prompt=trace.system_prompt,
         injected=injected_skills(path),
+        breaker=Breaker.from_json(trace.context.get("breaker") or Breaker().to_json()),
     )
     state.take(path, trace)
+    state.answers += answers_before(path)
+    if parts.compaction is not None:
+        state.history = await parts.compaction.restored(store, trace.id, path)
+    last = (await store.calls(trace.id, [trace.last_call])).get(trace.last_call)
+    if last is not None:
+        reported = last.usage.prompt if last.usage else None
+        state.calibration = Calibration().after(last.estimated_tokens, reported, last.model)
     return state
+
+
+def answers_before(path: Sequence[Message]) -> int:
+    """Model answers that the newest summary of ``path`` stands for, as its snapshot counts."""
+    for message in reversed(path):
+        snapshot = message.metadata.get("snapshot")
+        if isinstance(snapshot, dict):
+            return int(cast("dict[str, Any]", snapshot).get("answers", 0))
+    return 0
 
 
 def unanswered(history: Sequence[Item]) -> tuple[Message | None, list[ToolCall]]:

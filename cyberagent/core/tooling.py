@@ -15,6 +15,7 @@ from typing import Literal
 from cyberagent.core.control import Storing
 from cyberagent.core.events import Event, GoalChanged, ToolCalled, ToolResult
 from cyberagent.core.injection import loaded_skill
+from cyberagent.core.lane import Lane
 from cyberagent.core.ports import Skill, ToolContext, ToolOutcome, Tools
 from cyberagent.core.state import RunState
 from cyberagent.core.streams import unless_stopped
@@ -42,10 +43,15 @@ class ToolStage:
         self._tools, self._skills, self._stop, self._store = tools, skills, stop, store
 
     async def run(
-        self, message: Message, calls: Sequence[ToolCall], state: RunState
+        self,
+        message: Message,
+        calls: Sequence[ToolCall],
+        state: RunState,
+        lane: Lane | None = None,
     ) -> AsyncIterator[Event]:
-        """Answer ``calls`` of assistant ``message``. Raises Stopped when an operator stops the
-        run; calls that have no result then are left to the caller."""
+        """Answer ``calls`` of assistant ``message``, which stands on the main path or ``lane``.
+        Raises Stopped when an operator stops the run; calls that have no result then are left
+        to the caller."""
         for group in self._groups(calls):
             begun: list[Event] = [
                 ToolCalled(id=c.id, name=c.name, made_by=c.made_by, message=message.sequence)
@@ -54,9 +60,9 @@ class ToolStage:
             for event in await self._store(state, [], begun):
                 yield event
             before = state.goals
-            work = asyncio.gather(*(self._one(c, state) for c in group))
+            work = asyncio.gather(*(self._one(c, state, lane) for c in group))
             for ran in await unless_stopped(work, self._stop):
-                for event in await self._result(message, ran, state, before):
+                for event in await self._result(message, ran, state, before, lane):
                     yield event
                 before = state.goals
 
@@ -74,7 +80,10 @@ class ToolStage:
         if group:
             yield group
 
-    async def _one(self, call: ToolCall, state: RunState) -> Ran:
+    async def _one(self, call: ToolCall, state: RunState, lane: Lane | None) -> Ran:
+        if lane is not None and call.name not in lane.allowed:
+            text = f"{call.name} cannot be used in a side branch"
+            return Ran(call, ToolOutcome(text=text, status="error"), 0)
         context = ToolContext(
             trace_id=state.trace.id,
             config=state.config,
@@ -94,7 +103,12 @@ class ToolStage:
         return Ran(call, outcome, round((time.monotonic() - start) * 1000))
 
     async def _result(
-        self, message: Message, ran: Ran, state: RunState, goals_before: object
+        self,
+        message: Message,
+        ran: Ran,
+        state: RunState,
+        goals_before: object,
+        lane: Lane | None,
     ) -> list[Event]:
         shown, full = shorten(ran.outcome, state.config.limits.max_tool_output_chars)
         result = Message(
@@ -126,8 +140,10 @@ class ToolStage:
             events.append(
                 GoalChanged(current=state.goals.current, done=done, total=total, message=-1)
             )
-        context = self._skill_record(result, state)
-        return await self._store(state, [result], events, plan_changed=changed, context=context)
+        context = None if lane else self._skill_record(result, state)
+        return await self._store(
+            state, [result], events, plan_changed=changed, context=context, lane=lane
+        )
 
     @staticmethod
     def _skill_record(result: Message, state: RunState) -> dict[str, Json] | None:

@@ -249,14 +249,18 @@ def text_message(role: Role, text: str, *, source: Source, **fields: Any) -> Mes
 # Canonical JSON and blobs ------------------------------------------------------------------
 
 
+# One encoder for all: making one anew costs more than a small value's JSON.
+_ENCODER = json.JSONEncoder(
+    sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False
+)
+
+
 def canonical_json(value: Json) -> bytes:
     """Sorted keys, no spaces, unescaped Unicode, UTF-8: the bytes that are hashed and sent.
 
     Raises ValueError for NaN, Infinity, and text that UTF-8 cannot hold (a lone surrogate).
     """
-    text = json.dumps(
-        value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False
-    )
+    text = _ENCODER.encode(value)
     return text.encode("utf-8")
 
 
@@ -264,9 +268,7 @@ def stored_json(value: Json) -> str:
     """Like :func:`canonical_json`, as text, with lone surrogates escaped: holds any text at all
     and is itself plain UTF-8 without NUL. The form of rows and blobs. Raises ValueError for NaN
     and Infinity."""
-    text = json.dumps(
-        value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False
-    )
+    text = _ENCODER.encode(value)
     if text.isascii():
         return text
     return _SURROGATE.sub(lambda m: f"\\u{ord(m.group()):04x}", text)

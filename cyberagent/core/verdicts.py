@@ -180,17 +180,8 @@ def decided(criteria: Sequence[tuple[PlannedCriterion, Word]]) -> Word:
     return "passed" if words and set(words) == {"passed"} else "unknown"
 
 
-def unknown_result(
-    plan: ValidationPlan,
-    reason: str,
-    *,
-    packet_sha256: str = "",
-    model: str = "",
-    usage: Usage | None = None,
-    cost: float | None = None,
-    created_at: str = "",
-) -> ValidationResult:
-    """``unknown`` for every criterion, for one ``reason``."""
+def unknown_result(plan: ValidationPlan, reason: str) -> ValidationResult:
+    """``unknown`` for every criterion, for one ``reason``; no packet and no call is behind it."""
     return ValidationResult(
         verdict="unknown",
         reason=reason,
@@ -198,11 +189,7 @@ def unknown_result(
             CriterionVerdict(id=c.id, criterion=c.criterion, verdict="unknown", reason=reason)
             for c in plan.criteria
         ),
-        packet_sha256=packet_sha256,
-        model=model or plan.model,
-        usage=usage,
-        cost=cost,
-        created_at=created_at,
+        model=plan.model,
     )
 
 
@@ -239,7 +226,7 @@ def _usage(fields: Fields) -> Usage | None:
     value = fields.value("usage")
     if value is None:
         return None
-    inner = Fields(RESULT, value, Usage.__slots__, "usage.")
+    inner = Fields(RESULT, value, tuple(Usage.__slots__), "usage.")
     counts = {k: inner.number(k) for k in Usage.__slots__ if inner.has(k)}
     return Usage.from_json(counts)
 
@@ -299,13 +286,12 @@ def normalize_task_review(
     have none. ACCEPT of ``failed`` or ``unknown`` needs a reason and is marked. Raises
     InvalidTaskValue.
     """
-    fields = Fields(REVIEW, value, ("decision", "reason", "next_brief"))
+    fields = Fields.wrapping(REVIEW, value, ("decision", "reason", "next_brief"))
     decision = cast("Decision", fields.word("decision", DECISIONS))
     wants = decision in WITH_NEXT_BRIEF
     if wants != fields.has("next_brief"):
-        raise fields.refuse(
-            "next_brief", f"{'is needed' if wants else 'cannot stand'} {_with(decision)}"
-        )
+        why = "is needed" if wants else "cannot stand"
+        raise fields.refuse("next_brief", f"{why} with the decision {decision}")
     against = verdict if decision == "ACCEPT" and verdict != "passed" else ""
     if against and not fields.text("reason"):
         raise fields.refuse("reason", f"is needed to accept a verdict that is {verdict}")
@@ -320,14 +306,10 @@ def normalize_task_review(
     )
 
 
-def _with(decision: Decision) -> str:
-    return f"with the decision {decision}"
-
-
 def read_review(value: object) -> TaskReview:
     """The review that ``to_json`` wrote. Raises InvalidTaskValue."""
     known = (*TaskReview.__dataclass_fields__, "next_brief_sha256")
-    fields = Fields(REVIEW, value, known)
+    fields = Fields.wrapping(REVIEW, value, known)
     brief = read_brief(fields.value("next_brief")) if fields.has("next_brief") else None
     if fields.text("next_brief_sha256") != (brief.sha256 if brief else ""):
         raise fields.refuse("next_brief_sha256", "is not that of the next brief")

@@ -1,4 +1,5 @@
-"""``get_current_context``: what the run looks like now, for a model that has been at work a while.
+"""``get_current_context``: what the run looks like now, for a model that has been at work a while;
+``read_context_ref``: what its parent handed down for it to read.
 
 The framework calls it every few iterations; the model may call it at any time. Whoever embeds
 the engine adds to it by *context providers*: callables that are given :class:`PublicState` and
@@ -19,8 +20,11 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, cast
 
+from cyberagent.core.errors import InvalidInput, RefRefused
 from cyberagent.core.ports import ToolContext
-from cyberagent.core.types import Json
+from cyberagent.core.protocol import ProtocolState
+from cyberagent.core.refs import MAX_SNAPSHOT_CHARS, ContextRef
+from cyberagent.core.types import Json, canonical_json
 from cyberagent.core.wording import label
 from cyberagent.tools.registry import tool
 
@@ -32,6 +36,8 @@ PROVIDER_CHARS = 2_000
 MAX_NOTIFICATIONS = 20
 MAX_NOTIFICATION_CHARS = 500
 MAX_COLLABORATORS = 50
+REF_SLICE_CHARS = 8_000
+"""Characters of a ContextRef that one call reads, unless it says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,3 +194,45 @@ def _provided(answer: Provided | Exception, language: str) -> str:
         return label(language, "context_failed").format(why=type(answer).__name__)
     title, text = answer
     return f"## {' '.join(title.split())[:80]}\n{_short(text, PROVIDER_CHARS, language)}"
+
+
+# ContextRefs ---------------------------------------------------------------------------------
+
+
+@tool(framework=True, read_only=True, idempotent=True, parallel_safe=True)
+def read_context_ref(
+    context: ToolContext,
+    ref_id: str,
+    version: str,
+    offset: int = 0,
+    limit: int = REF_SLICE_CHARS,
+) -> str:
+    """Read a context ref that was handed down to you, whole or a slice of it.
+
+    The refs that you hold are listed in get_current_context; both values must be given exactly
+    as they stand there. The first line of the result says which characters follow.
+
+    Args:
+        ref_id: The ref's id.
+        version: The ref's version, all 64 digits.
+        offset: Characters to pass over.
+        limit: Characters to read, 16000 at most.
+    """
+    state: ProtocolState | None = context.state.protocol
+    if state is None:
+        raise RefRefused("this run holds no context refs")
+    snapshot = state.catalogue.get(ContextRef(ref_id.strip(), version.strip())).snapshot
+    total = len(snapshot.text)
+    if not 1 <= limit <= MAX_SNAPSHOT_CHARS:
+        raise InvalidInput(f"limit must be from 1 to {MAX_SNAPSHOT_CHARS}, not {limit}")
+    if not 0 <= offset < total:
+        raise InvalidInput(f"offset must be from 0 to {total - 1}, not {offset}")
+    end = min(offset + limit, total)
+    head = {
+        "ref_id": ref_id.strip(),
+        "kind": snapshot.kind,
+        "from": offset,
+        "to": end,
+        "characters": total,
+    }
+    return f"{canonical_json(head).decode()}\n{snapshot.text[offset:end]}"
