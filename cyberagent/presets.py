@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from cyberagent.compaction.policy import policy_for
+from cyberagent.compaction.stage import CompactionStage
 from cyberagent.core.config import Limits, RunConfig
 from cyberagent.core.errors import InvalidConfig
 from cyberagent.core.parts import DEFAULT_RETRY, Parts
@@ -41,15 +43,19 @@ from cyberagent.trace.goals import replay
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """``tools``: names offered to the model, in this order; ``limits``: what a turn may use."""
+    """``tools``: names offered to the model, in this order; ``policy``: how its windows are
+    kept small; ``limits``: what a turn may use."""
 
     name: str
     label: str
     tools: tuple[str, ...]
+    policy: str = "cyber"
     limits: Limits = field(default_factory=Limits)
 
 
-_PLANNING = ("goal", "get_current_context", "skill")
+_PLANNING = ("goal", "get_current_context", "compress_context", "skill")
+_TODOS = ("todo_write", "get_current_context", "compress_context", "skill")
+_WRITING = ("write_file", "edit_file")
 _READING = ("read_file", "glob_files", "search_files", "terminal")
 
 PRESETS: dict[str, Preset] = {
@@ -58,7 +64,20 @@ PRESETS: dict[str, Preset] = {
         Preset(
             name="cyber",
             label="Long work with a plan: reads and writes files in its workspace",
-            tools=(*_PLANNING, *_READING, "write_file", "edit_file"),
+            tools=(*_PLANNING, *_READING, *_WRITING),
+        ),
+        Preset(
+            name="layered",
+            label="Short turns with a todo list; five layers of compaction",
+            tools=(*_TODOS, *_READING, *_WRITING),
+            policy="layered",
+            limits=Limits(max_steps=8, max_messages=50, token_soft_limit=32_000),
+        ),
+        Preset(
+            name="opencode",
+            label="A todo list; old tool output is pruned, then all is summarised",
+            tools=(*_TODOS, *_READING, *_WRITING),
+            policy="opencode",
         ),
         Preset(
             name="explore",
@@ -73,6 +92,8 @@ _LIMIT_VARIABLES: dict[str, tuple[str, type[int] | type[float]]] = {
     "AGENT_MAX_STEPS": ("max_steps", int),
     "AGENT_TOOL_TIMEOUT_SECS": ("tool_timeout_seconds", float),
     "AGENT_MAX_TOOL_OUTPUT_CHARS": ("max_tool_output_chars", int),
+    "AGENT_MAX_MESSAGES": ("max_messages", int),
+    "AGENT_TOKEN_SOFT_LIMIT": ("token_soft_limit", int),
 }
 
 
@@ -84,9 +105,11 @@ def preset_named(name: str) -> Preset:
 
 
 def resolve(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:
-    """``config`` with its limits filled in: the preset's numbers, over them the environment's,
-    over them those that ``config`` sets itself. Raises InvalidConfig, naming the setting."""
-    limits = {f.name: getattr(preset_named(config.preset).limits, f.name) for f in fields(Limits)}
+    """``config`` with what it leaves open filled in: policy, limits (the preset's numbers, over
+    them the environment's, over them its own), and the context window where the provider's is
+    known or has to be assumed. Raises InvalidConfig, naming the setting."""
+    preset = preset_named(config.preset)
+    limits = {f.name: getattr(preset.limits, f.name) for f in fields(Limits)}
     for variable, (name, number) in _LIMIT_VARIABLES.items():
         if text := environment.get(variable):
             try:
@@ -98,7 +121,24 @@ def resolve(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:
         own = getattr(config.limits, f.name)
         if own != getattr(default, f.name):
             limits[f.name] = own
-    return config.with_(limits=Limits(**limits))
+    config = config.with_(
+        limits=Limits(**limits),
+        policy=config.policy or preset.policy,
+        context_window=config.context_window or _WINDOWS.get(config.provider),
+    )
+    policy_for(config)
+    return config
+
+
+ASSUMED_WINDOW = 128_000
+"""Tokens of a model's window where nobody said how many: better too small than never to
+compact, and a window can be set."""
+
+_WINDOWS = {
+    "openai": ASSUMED_WINDOW,
+    "anthropic": ASSUMED_WINDOW,
+    "local": local.CONTEXT_WINDOW,
+}
 
 
 # Providers -----------------------------------------------------------------------------------
@@ -232,12 +272,15 @@ async def build_runner(
     fallback = None
     if has_fallback:
         fallback = await _make_provider(config, store, environment, fallback_model)
+    tools = _tools(config)
+    counter = counter_for(config.provider, config.model)
     return AgentRunner(
         Parts(
             store=store,
             provider=await _make_provider(config, store, environment, config.model),
-            tools=_tools(config),
-            counter=counter_for(config.provider, config.model),
+            tools=tools,
+            counter=counter,
+            compaction=CompactionStage(counter, tools.schemas()),
             replay=replay,
             system_prompt=system_prompt(config, known),
             skills=known,
@@ -252,5 +295,6 @@ async def build_runner(
 
 async def validate(config: RunConfig, *, store: Store, environment: Mapping[str, str]) -> None:
     """Raise InvalidConfig, InvalidScript or NotFound where ``config`` could not run."""
+    config = resolve(config, environment)
     runner = await build_runner(config, store=store, environment=environment)
     await runner.parts.provider.aclose()

@@ -90,7 +90,8 @@ class Asking:
         self, state: RunState, outcome: Outcome, lane: Lane | None = None
     ) -> AsyncGenerator[Event, None]:
         """One call on the main path or on ``lane``, retried as the policy says; its answer is
-        stored and put in ``outcome``. Raises ProviderError, WindowTooLarge, Stopped, after the call's end was stored."""
+        stored and put in ``outcome``. Raises ProviderError, WindowTooLarge, Stopped, after the
+        call's end was stored."""
         call = await self._record(state, lane)
         for event in call.started:
             yield event

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
-from cyberagent.core.events import Command, Event, StatusChanged
+from cyberagent.core.events import Command, Event
 from cyberagent.core.lane import Lane
 from cyberagent.core.ports import CommandEnd, Control, PendingCommand
 from cyberagent.core.state import RunState
-from cyberagent.core.streams import Stopped
+from cyberagent.core.streams import Paused, Stopped
 from cyberagent.core.types import Json, Message, TraceStatus, text_message
 
 
@@ -70,49 +70,46 @@ class ManualControl(NoControl):
 
 
 async def apply_commands(control: Control, state: RunState, store: Storing) -> AsyncIterator[Event]:
-    """Apply what waits, oldest first. A stop raises Stopped; a pause sets the trace's status
-    and leaves what came after it for the resumed run."""
+    """Apply what waits, oldest first. Raises Stopped for a stop, Paused for a pause and for what
+    can only be done to a run that nobody drives; what came later is left for the resumed run."""
     for command in await control.pending():
         if command.name == "stop":
             raise Stopped
-        end, event = _end(command, "applied")
-        if command.name == "say":
-            text = str(command.arguments.get("text", ""))
-            said = text_message("user", text, source="operator", metadata={"by": command.by})
-            events = await store(state, [said], [event], turn=state.trace.turn + 1, command=end)
-        elif command.name == "pause":
-            paused = StatusChanged(status="paused", why=f"paused by {command.by}")
-            events = await store(state, [], [event, paused], status="paused", command=end)
-        elif command.name == "compact":
-            state.compact_asked = command.by
-            events = await store(state, [], [event], command=end)
-        elif command.name == "policy":
-            name = str(command.arguments.get("policy", ""))
-            state.config = state.config.with_(policy=name)
-            context = {**state.trace.context, "policy": name}
-            events = await store(state, [], [event], command=end, context=context)
-        else:
-            end, event = _end(command, "refused", "a live run cannot do this")
-            events = await store(state, [], [event], command=end)
-        await control.ended(command)
-        for stored in events:
-            yield stored
         if command.name == "pause":
-            return
+            raise Paused(f"paused by {command.by}", command)
+        if command.name in NEEDS_REST:
+            raise Paused(f"{command.name} asked for by {command.by}")
+        for event in await _applied(command, state, store):
+            yield event
+        await control.ended(command)
 
 
-async def end_stops(control: Control, store: Storing, state: RunState) -> AsyncIterator[Event]:
-    """Mark every stop that waits as applied: the run has ended."""
-    for command in await control.pending():
-        if command.name == "stop":
-            end, event = _end(command, "applied")
-            for stored in await store(state, [], [event], command=end):
-                yield stored
-            await control.ended(command)
+NEEDS_REST = ("rewind",)
+"""Commands for which a live run pauses first; whoever gives them applies them then."""
 
 
-def _end(command: PendingCommand, status: str, result: str = "") -> tuple[CommandEnd, Command]:
-    done = "refused" if status == "refused" else "applied"
-    return CommandEnd(id=command.id, status=done, result=result), Command(
-        command=command.id, name=command.name, by=command.by, status=done, result=result
+async def _applied(command: PendingCommand, state: RunState, store: Storing) -> list[Event]:
+    end, event = ended(command)
+    if command.name == "say":
+        text = str(command.arguments.get("text", ""))
+        said = text_message("user", text, source="operator", metadata={"by": command.by})
+        return await store(state, [said], [event], turn=state.trace.turn + 1, command=end)
+    if command.name == "compact":
+        state.compact_asked = command.by
+        return await store(state, [], [event], command=end)
+    if command.name == "policy":
+        name = str(command.arguments.get("policy", ""))
+        state.config = state.config.with_(policy=name)
+        context = {**state.trace.context, "policy": name}
+        return await store(state, [], [event], command=end, context=context)
+    end, event = ended(command, "refused", "a live run cannot do this")
+    return await store(state, [], [event], command=end)
+
+
+def ended(
+    command: PendingCommand, status: Literal["applied", "refused"] = "applied", result: str = ""
+) -> tuple[CommandEnd, Command]:
+    """The end of a command and the event that tells of it, to be stored together."""
+    return CommandEnd(id=command.id, status=status, result=result), Command(
+        command=command.id, name=command.name, by=command.by, status=status, result=result
     )

@@ -157,6 +157,10 @@ class InMemoryStore:
         rows = self._rows(trace_id)
         return {n: rows.calls[n] for n in numbers if n in rows.calls}
 
+    async def main_calls(self, trace_id: str) -> list[tuple[int, int]]:
+        calls = self._rows(trace_id).calls.values()
+        return [(c.number, c.after_sequence) for c in calls if not c.branch_id]
+
     async def blobs(self, hashes: Sequence[str]) -> dict[str, bytes]:
         return {h: self._blobs[h] for h in hashes if h in self._blobs}
 

@@ -42,11 +42,7 @@ async def rebuilt(store: Store, trace_id: str, number: int, projections: Project
     """Call ``number`` of a trace, rebuilt. Raises NotFound for an unknown trace or call,
     BrokenManifest where stored content or its projection is missing."""
     await store.trace(trace_id)
-    records = await _records(store, trace_id, number)
-    record = records[number]
-    expanded = expand(chain(number, lambda n: records[n].manifest))
-    messages = await store.messages(trace_id, expanded.sequences())
-    window = rebuild(expanded, messages, await store.blobs(expanded.hashes()))
+    record, window = await recorded_window(store, trace_id, number)
     project = projections.get(record.projection)
     if project is None:
         raise BrokenManifest(f"there is no projection {record.projection!r} any more")
@@ -61,6 +57,15 @@ async def rebuilt(store: Store, trace_id: str, number: int, projections: Project
         sha256=digest,
         holds=digest == record.sha256,
     )
+
+
+async def recorded_window(store: Store, trace_id: str, number: int) -> tuple[CallRecord, Window]:
+    """A call's record and its window, not yet projected. Raises NotFound, BrokenManifest."""
+    records = await _records(store, trace_id, number)
+    expanded = expand(chain(number, lambda n: records[n].manifest))
+    messages = await store.messages(trace_id, expanded.sequences())
+    window = rebuild(expanded, messages, await store.blobs(expanded.hashes()))
+    return records[number], window
 
 
 async def _records(store: Store, trace_id: str, number: int) -> dict[int, CallRecord]:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from cyberagent.core import injection
 from cyberagent.core.asking import Asking, Outcome
 from cyberagent.core.config import SKILL_RECENCY_THRESHOLD, RunConfig
-from cyberagent.core.control import NoControl, apply_commands, end_stops
+from cyberagent.core.control import NoControl, apply_commands, ended
 from cyberagent.core.errors import (
     CyberAgentError,
     InvalidInput,
@@ -36,9 +36,9 @@ from cyberagent.core.events import (
 )
 from cyberagent.core.lane import Lane
 from cyberagent.core.parts import Branched, Parts, Writer
-from cyberagent.core.ports import CallEnd, Control, NewTrace
+from cyberagent.core.ports import CallEnd, Control, NewTrace, PendingCommand
 from cyberagent.core.state import RunState, open_state, unanswered
-from cyberagent.core.streams import Stopped
+from cyberagent.core.streams import Paused, Stopped
 from cyberagent.core.tooling import ToolStage, skipped_results
 from cyberagent.core.types import Json, Message, ToolCall, TraceStatus, text_message
 from cyberagent.core.wording import wording
@@ -83,7 +83,9 @@ class AgentRunner:
             async for event in self._turn(state, skill_recency_threshold):
                 yield event
         except Stopped:
-            last = await self._end(state, "stopped", why="an operator stopped it")
+            last = await self._stop(state)
+        except Paused as pause:
+            last = await self._end(state, "paused", why=str(pause), command=pause.command)
         except LeaseLost:
             raise
         except CyberAgentError as error:
@@ -157,9 +159,6 @@ class AgentRunner:
         while True:
             async for event in apply_commands(self._control, state, self.write):
                 yield event
-            if state.trace.status == "paused":
-                yield await self._done(state, "paused")
-                return
             for event in await self._ask_for_the_end(state):
                 yield event
             outcome = Outcome()
@@ -315,32 +314,50 @@ class AgentRunner:
     # Ends ----------------------------------------------------------------------------------
 
     async def _end(
-        self, state: RunState, status: TraceStatus, *, answer: str = "", why: str = ""
+        self,
+        state: RunState,
+        status: TraceStatus,
+        *,
+        answer: str = "",
+        why: str = "",
+        before: Sequence[Event] = (),
+        command: PendingCommand | None = None,
     ) -> list[Event]:
+        """End the run in one commit: calls without results are answered, the status is set,
+        the command that asked for it has ended, and Done is the last event."""
         message, waiting = unanswered(state.history)
         drafts: list[Message] = []
         events: list[Event] = []
         if message is not None:
             drafts, events = skipped_results(message, waiting, state)
-        events.append(StatusChanged(status=status, why=why))
-        stored = await self.write(state, drafts, events, status=status)
-        if status == "stopped":
-            stored += [e async for e in end_stops(self._control, self.write, state)]
-        return [*stored, await self._done(state, status, answer=answer, why=why)]
-
-    async def _fail(self, state: RunState, error: CyberAgentError) -> list[Event]:
-        name, text = type(error).__name__, str(error)
-        event = Error(error=text, error_class=name)
-        stored = await self.write(state, [], [event])
-        return stored + await self._end(state, "failed", why=text)
-
-    async def _done(
-        self, state: RunState, status: TraceStatus, *, answer: str = "", why: str = ""
-    ) -> Event:
+        end = None
+        if command is not None:
+            end, told = ended(command)
+            events.append(told)
         done = Done(
             trace=state.trace.id, status=status, answer=answer, steps=state.answers, why=why
         )
-        return (await self.write(state, [], [done]))[-1]
+        told_last = [*before, StatusChanged(status=status, why=why), done]
+        stored = await self.write(state, drafts, [*events, *told_last], status=status, command=end)
+        if command is not None:
+            await self._control.ended(command)
+        return stored
+
+    async def _stop(self, state: RunState) -> list[Event]:
+        """All stops that wait are the same stop; the run ends with the last of them."""
+        stops = [c for c in await self._control.pending() if c.name == "stop"]
+        events: list[Event] = []
+        for command in stops[:-1]:
+            end, told = ended(command)
+            events += await self.write(state, [], [told], command=end)
+            await self._control.ended(command)
+        last = stops[-1] if stops else None
+        why = f"stopped by {last.by}" if last else "stopped by an operator"
+        return events + await self._end(state, "stopped", why=why, command=last)
+
+    async def _fail(self, state: RunState, error: CyberAgentError) -> list[Event]:
+        told = Error(error=str(error), error_class=type(error).__name__)
+        return await self._end(state, "failed", why=str(error), before=[told])
 
 
 def _sum(one: float | None, other: float | None) -> float | None:

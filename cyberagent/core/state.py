@@ -6,6 +6,7 @@ Nothing here is ever saved: opening a trace replays its main path. Source: docs/
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -14,8 +15,9 @@ from cyberagent.core.config import RunConfig
 from cyberagent.core.guards import Breaker, Calibration
 from cyberagent.core.injection import injected_skills
 from cyberagent.core.ports import Plan, Replay, Store
+from cyberagent.core.rebuild import recorded_window
 from cyberagent.core.types import Json, Message, ToolCall, TraceState
-from cyberagent.core.window import Item, Recorder
+from cyberagent.core.window import BrokenManifest, Item, Recorder
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,13 +104,31 @@ async def open_state(
     )
     state.take(path, trace)
     state.answers += answers_before(path)
-    if parts.compaction is not None:
-        state.history = await parts.compaction.restored(store, trace.id, path)
+    state.history = await history_of(store, trace.id, path, parts.compaction)
     last = (await store.calls(trace.id, [trace.last_call])).get(trace.last_call)
     if last is not None:
         reported = last.usage.prompt if last.usage else None
         state.calibration = Calibration().after(last.estimated_tokens, reported, last.model)
     return state
+
+
+async def history_of(
+    store: Store, trace_id: str, path: Sequence[Message], compaction: Restoring | None = None
+) -> list[Item]:
+    """What the next call is made from: the items of the newest window that was recorded on this
+    path, edits in it included, then what was stored since. So a run that goes on, or was
+    rewound, sends what it would have sent. Where a summary is newer, it begins there."""
+    places = {m.sequence: place for place, m in enumerate(path)}
+    on_path = [(n, after) for n, after in await store.main_calls(trace_id) if after in places]
+    newest = max((p for p, m in enumerate(path) if m.source == "summary"), default=-1)
+    if on_path and places[on_path[-1][1]] >= newest:
+        number, after = on_path[-1]
+        with suppress(BrokenManifest):
+            _, window = await recorded_window(store, trace_id, number)
+            return [*window.items, *(Item(m) for m in path[places[after] + 1 :])]
+    if compaction is not None:
+        return await compaction.restored(store, trace_id, path)
+    return [Item(m) for m in path]
 
 
 def answers_before(path: Sequence[Message]) -> int:

@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar
 
 from cyberagent.core.errors import CyberAgentError
 from cyberagent.core.events import TextDelta
-from cyberagent.core.ports import Answer, Delta
+from cyberagent.core.ports import Answer, Delta, PendingCommand
 from cyberagent.core.recovery import UseFallback
 
 COALESCE_SECONDS = 0.05
@@ -24,6 +24,15 @@ class Stopped(CyberAgentError):
 
     def __init__(self) -> None:
         super().__init__("stopped by an operator")
+
+
+class Paused(CyberAgentError):
+    """An operator asked for a pause, and the run is at a safe point. ``command``: the one that
+    the pause is the end of; None where it waits for what comes after."""
+
+    def __init__(self, why: str, command: PendingCommand | None = None) -> None:
+        super().__init__(why)
+        self.command = command
 
 
 async def unless_stopped(work: Awaitable[T], stop: asyncio.Event) -> T:

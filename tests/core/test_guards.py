@@ -133,6 +133,7 @@ def test_an_open_breaker_is_half_open_after_300_seconds():
 def test_one_try_decides_a_half_open_breaker():
     half = Breaker(state="open", failures=3, opened_at=0.0).at(300.0)
     assert half.after_success() == Breaker()
+    assert Breaker(state="half_open").after_failure(1.0).state == "open"
     again = half.after_failure(300.0)
     assert again.state == "open" and again.at(599.0).state == "open"
 

@@ -1,0 +1,394 @@
+"""Compaction at work in a run: decides when, asks the model on side branches, applies what a
+pass made of the history, and tells of it. Source: docs/compaction.md, "In a run"."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from cyberagent.compaction.goal import compress_completed_goals
+from cyberagent.compaction.keep import kept_items, kept_sequences
+from cyberagent.compaction.knowledge import (
+    MAX_PENDING,
+    Entry,
+    entry_from_json,
+    extracted,
+    judged,
+    listed,
+)
+from cyberagent.compaction.passes import Pass, finish, run_policy
+from cyberagent.compaction.policy import policy_for
+from cyberagent.compaction.summary import piece_prompt, pieces, settled
+from cyberagent.compaction.values import Edit, Facts, Items, SummaryRequest
+from cyberagent.core.events import BreakerChanged, Compacted, Event, Knowledge, Nudge
+from cyberagent.core.guards import Breaker, Budget, may_compact
+from cyberagent.core.lane import Lane
+from cyberagent.core.parts import Branched, Branching
+from cyberagent.core.ports import Store, TokenCounter
+from cyberagent.core.state import RunState
+from cyberagent.core.tokens import count_tools
+from cyberagent.core.types import BranchType, Json, Message, text_message
+from cyberagent.core.window import Item
+from cyberagent.core.wording import wording
+from cyberagent.trace.goals import GoalTree
+
+REFLECTION_TURNS = 6
+"""Turns of a side branch that may use tools; the last one must answer."""
+
+READING_TOOLS = frozenset({"read_file", "glob_files", "search_files", "terminal"})
+
+
+@dataclass(slots=True)
+class CompactionStage:
+    """Policies in a run: see :class:`cyberagent.core.parts.Compaction`. ``schemas``: what is
+    sent as tools; ``now``: seconds of the Unix epoch. The policy is read from the run's config
+    each time, since an operator may change it."""
+
+    counter: TokenCounter
+    schemas: tuple[Json, ...]
+    now: Callable[[], float] = time.time
+
+    # The history of a path -------------------------------------------------------------------
+
+    async def restored(self, store: Store, trace_id: str, path: Sequence[Message]) -> list[Item]:
+        """The history that the newest summary of ``path`` began, then what came after it."""
+        for place in range(len(path) - 1, -1, -1):
+            summary = path[place]
+            if summary.source == "summary" and "kept" in summary.metadata:
+                kept = await store.messages(trace_id, kept_sequences(summary))
+                return [*kept_items(summary, kept), *(Item(m) for m in path[place + 1 :])]
+        return [Item(m) for m in path]
+
+    # When ------------------------------------------------------------------------------------
+
+    async def manage(self, state: RunState, runner: Branching) -> AsyncIterator[Event]:
+        """Compact if it is due or was asked for. Raises WindowTooLarge where what nobody can
+        remove does not fit."""
+        just_compacted, state.just_compacted = state.just_compacted, False
+        if state.config.goal_compression == "on_complete" and self._clears_goals(state):
+            async for event in self._on_complete(state, runner):
+                yield event
+        asked, state.compact_asked = state.compact_asked, ""
+        budget = self.budget(state)
+        if not asked and not budget.is_due(budget.size(state.history)):
+            return
+        allowed = may_compact(
+            breaker=state.breaker,
+            now=self.now(),
+            compacting=False,
+            manual=bool(asked),
+            just_compacted=just_compacted,
+        )
+        if not allowed.allowed:
+            if asked:
+                held = Nudge(what="compaction_held_back", text=allowed.why)
+                for event in await runner.write(state, [], [held]):
+                    yield event
+            return
+        async for event in self._pass(state, runner, budget, asked):
+            yield event
+
+    def budget(self, state: RunState) -> Budget:
+        fixed = self.counter.count(state.system_prompt) + count_tools(self.counter, self.schemas)
+        return policy_for(state.config).budget(
+            window=state.config.context_window,
+            max_output_tokens=state.config.max_output_tokens,
+            fixed=fixed,
+            ratio=state.calibration.ratio,
+        )
+
+    def facts(self, state: RunState) -> Facts:
+        return Facts(
+            counter=self.counter,
+            plan=cast("GoalTree", state.goals),
+            skills={name: record["sequence"] for name, record in state.injected.items()},
+            language=state.config.language,
+        )
+
+    @staticmethod
+    def _clears_goals(state: RunState) -> bool:
+        return any(s.name == "goal" for s in policy_for(state.config).strategies)
+
+    async def _on_complete(self, state: RunState, runner: Branching) -> AsyncIterator[Event]:
+        """Clear what has been closed since; neither judged nor counted by the breaker."""
+        before = tuple(state.history)
+        form = state.config.goal_compression_form
+        step = compress_completed_goals(before, self.facts(state), form=form)
+        if not step.edits:
+            return
+        budget = self.budget(state)
+        told = _compacted(
+            policy_for(state.config).name,
+            step.edits,
+            before=budget.size(before),
+            after=budget.size(step.items),
+            trigger="on_complete",
+            breaker=state.breaker,
+        )
+        state.history = list(step.items)
+        for event in await runner.write(state, [], [told]):
+            yield event
+
+    # A pass ----------------------------------------------------------------------------------
+
+    async def _pass(
+        self, state: RunState, runner: Branching, budget: Budget, asked: str
+    ) -> AsyncIterator[Event]:
+        found = run_policy(
+            policy_for(state.config),
+            tuple(state.history),
+            budget,
+            self.facts(state),
+            manual=bool(asked),
+        )
+        if found.tight and not state.warned_tight:
+            state.warned_tight = True
+            text = wording(state.config.language, "floor_high")
+            for event in await runner.write(state, [], [Nudge(what="floor_high", text=text)]):
+                yield event
+        cost: list[float] = []
+        while found.request is not None:
+            outcome = Branched()
+            async for event in self._ask(state, runner, found.request, outcome):
+                yield event
+            if outcome.cost is not None:
+                cost.append(outcome.cost)
+            found = finish(
+                found,
+                outcome.text,
+                finish_reason=cast("Any", outcome.finish_reason),
+                has_calls=outcome.has_calls,
+                why=outcome.why,
+            )
+        if not found.edits and not found.failures and found.tight:
+            return
+        for event in await self._apply(state, runner, found, asked, sum(cost) if cost else None):
+            yield event
+
+    async def _apply(
+        self, state: RunState, runner: Branching, found: Pass, asked: str, cost: float | None
+    ) -> list[Event]:
+        """Take over what the pass made, or note that it failed: then nothing changes."""
+        verdict = found.judged()
+        success = bool(found.edits) if asked else verdict.success
+        breaker = state.breaker.at(self.now())
+        after = breaker.after_success() if success else breaker.after_failure(self.now())
+        if asked and not success:
+            after = breaker
+        told: list[Event] = [
+            replace(
+                _compacted(
+                    found.policy.name,
+                    found.edits,
+                    before=found.tokens_before,
+                    after=found.tokens_after if success else found.tokens_before,
+                    trigger="manual" if asked else "overflow",
+                    breaker=after,
+                ),
+                success=success,
+                by=asked,
+                cost=cost,
+                why="" if success else verdict.why,
+            )
+        ]
+        if after.state != state.breaker.state:
+            told.append(BreakerChanged(state=after.state, failures=after.failures))
+        state.breaker = after
+        context = {**state.trace.context, "breaker": after.to_json()}
+        draft = next((i.message for i in found.items if _is_draft(i)), None)
+        if not success:
+            return await runner.write(state, [], told, context=context)
+        state.just_compacted = True
+        if draft is None:
+            state.history = list(found.items)
+            return await runner.write(state, [], told, context=context)
+        return await self._store_summary(state, runner, found.items, draft, told, context)
+
+    async def _store_summary(
+        self,
+        state: RunState,
+        runner: Branching,
+        items: Items,
+        draft: Message,
+        told: list[Event],
+        context: Mapping[str, Json],
+    ) -> list[Event]:
+        """The summary becomes a message below the first user message, and the new head."""
+        first = next((i.message.sequence for i in items if i.message.role == "user"), 0)
+        snapshot = {**draft.metadata["snapshot"], "answers": state.answers}
+        draft = replace(draft, metadata={**draft.metadata, "snapshot": snapshot})
+        lane = Lane(head=first)
+        told = [replace(e, message=-1) if isinstance(e, Compacted) else e for e in told]
+        events = await runner.write(state, [draft], told, context=context, lane=lane)
+        state.history = list(settled(items, lane.items[-1].message))
+        return events
+
+    # Side branches ---------------------------------------------------------------------------
+
+    async def _ask(
+        self, state: RunState, runner: Branching, request: SummaryRequest, outcome: Branched
+    ) -> AsyncIterator[Event]:
+        """The queue before a summary: reflection, evaluation of what waits, the summary."""
+        if state.config.enable_extraction:
+            async for event in self.reflect(state, runner):
+                yield event
+        if pending_entries(state):
+            async for event in self._evaluate(state, runner):
+                yield event
+        async for event in self._summarise(state, runner, request, outcome):
+            yield event
+
+    async def _summarise(
+        self, state: RunState, runner: Branching, request: SummaryRequest, outcome: Branched
+    ) -> AsyncIterator[Event]:
+        """Ask with the window as it is, which the provider has cached; where that does not fit,
+        with the history as text, piece by piece."""
+        lane = self._lane(state, "compression")
+        budget = self.budget(state)
+        asking = budget.corrected(self.counter.count(request.instruction) + 16)
+        if budget.fits(budget.size(state.history) + asking):
+            async for event in self._say(state, runner, lane, request.instruction, outcome):
+                yield event
+            return
+        room = (budget.limit or 0) // 2 - budget.corrected(budget.fixed) - asking
+        texts = pieces(request, max(1, int(room / budget.ratio)), self.counter)
+        earlier = ""
+        for part in range(len(texts)):
+            lane.items.clear()
+            text = piece_prompt(request, texts, part, earlier, state.config.language)
+            outcome.text = None
+            async for event in self._say(state, runner, lane, text, outcome):
+                yield event
+            if outcome.text is None:
+                return
+            earlier = outcome.text
+
+    async def reflect(self, state: RunState, runner: Branching) -> AsyncIterator[Event]:
+        """Extract knowledge on a side branch; its entries wait to be judged."""
+        outcome = Branched(max_turns=REFLECTION_TURNS)
+        lane = self._lane(state, "reflection", READING_TOOLS)
+        after = lane.head
+        text = wording(state.config.language, "reflection")
+        async for event in self._say(state, runner, lane, text, outcome):
+            yield event
+        entries = extracted(outcome.text or "", after=after, goal_id=state.goals.current or "")
+        if not entries:
+            return
+        found = [
+            Knowledge(
+                entry=e.name, status="pending", text=e.text, sources=e.sources, goal_id=e.goal_id
+            )
+            for e in entries
+        ]
+        waiting = [*pending_entries(state), *entries][-MAX_PENDING:]
+        for event in await self._keep(state, runner, waiting, found):
+            yield event
+
+    async def _evaluate(self, state: RunState, runner: Branching) -> AsyncIterator[Event]:
+        pending = pending_entries(state)
+        outcome = Branched(max_turns=REFLECTION_TURNS)
+        lane = self._lane(state, "knowledge_eval", READING_TOOLS)
+        text = wording(state.config.language, "knowledge_eval").format(entries=listed(pending))
+        async for event in self._say(state, runner, lane, text, outcome):
+            yield event
+        done = judged(outcome.text or "", pending)
+        if not done:
+            return
+        found = [
+            Knowledge(
+                entry=j.entry.name, status=j.status, by="knowledge_eval", why=j.why,
+                text=j.entry.text, sources=j.entry.sources, goal_id=j.entry.goal_id,
+            )
+            for j in done
+        ]  # fmt: skip
+        names = {j.entry.name for j in done}
+        left = [e for e in pending if e.name not in names]
+        for event in await self._keep(state, runner, left, found):
+            yield event
+
+    @staticmethod
+    async def _keep(
+        state: RunState, runner: Branching, waiting: Sequence[Entry], found: Sequence[Knowledge]
+    ) -> list[Event]:
+        context = {**state.trace.context, "pending_knowledge": [e.to_json() for e in waiting]}
+        return await runner.write(state, [], found, context=context)
+
+    @staticmethod
+    def _lane(state: RunState, kind: BranchType, allowed: frozenset[str] = frozenset()) -> Lane:
+        return Lane(
+            head=state.trace.head_sequence,
+            items=list(state.history),
+            branch_type=kind,
+            branch_id=f"{kind}-{state.trace.last_sequence + 1}",
+            allowed=allowed,
+        )
+
+    @staticmethod
+    async def _say(
+        state: RunState, runner: Branching, lane: Lane, text: str, outcome: Branched
+    ) -> AsyncIterator[Event]:
+        """Put the instruction on the lane, and ask."""
+        draft = text_message("user", text, source="framework")
+        for event in await runner.write(state, [draft], [], lane=lane):
+            yield event
+        async for event in runner.branch(state, lane, outcome):
+            yield event
+
+
+def pending_entries(state: RunState) -> list[Entry]:
+    kept = cast("list[Json]", state.trace.context.get("pending_knowledge", []))
+    return [entry_from_json(e) for e in kept]
+
+
+def _is_draft(item: Item) -> bool:
+    return item.kind == "inserted" and item.message.source == "summary"
+
+
+def _compacted(
+    policy: str,
+    edits: Sequence[Edit],
+    *,
+    before: int,
+    after: int,
+    trigger: str,
+    breaker: Breaker,
+) -> Compacted:
+    touched = sorted({n for e in edits for n in e.sequences})
+    return Compacted(
+        policy=policy,
+        level=max((e.level for e in edits), default=0),
+        strategy=", ".join(dict.fromkeys(e.strategy for e in edits)),
+        trigger=trigger,
+        tokens_before=before,
+        tokens_after=after,
+        first=touched[0] if touched else 0,
+        last=touched[-1] if touched else 0,
+        removed=sum(len(e.sequences) for e in edits if e.what == "removed"),
+        edits=tuple(_edit_json(e) for e in edits),
+        breaker=breaker.state,
+    )
+
+
+def _edit_json(edit: Edit) -> dict[str, Json]:
+    return {
+        "strategy": edit.strategy,
+        "level": edit.level,
+        "what": edit.what,
+        "messages": _ranges(edit.sequences),
+        "count": len(edit.sequences),
+        "why": edit.why,
+        "tokens_saved": edit.tokens_saved,
+    }
+
+
+def _ranges(numbers: Sequence[int]) -> list[list[int]]:
+    """``[[3, 7], [9, 9]]``: neighbours as one range, so that a ledger row stays small."""
+    found: list[list[int]] = []
+    for n in sorted(set(numbers)):
+        if found and found[-1][1] == n - 1:
+            found[-1][1] = n
+        else:
+            found.append([n, n])
+    return found

@@ -1,0 +1,232 @@
+"""Pieces of the run page as HTML: rows, goals, the facts on top, the window's bar.
+
+The page's first load, the pages that it fetches and the live updates are made of the very same
+pieces. What is sent live is made once per stretch of events, language and role in each process,
+however many watch. Source: docs/pages.md, "Live".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from django.template.loader import render_to_string
+from django.utils import translation
+from django.utils.translation import gettext as _
+
+from cyberagent import presets
+from cyberagent.compaction.policy import policy_for
+from cyberagent.core.config import RunConfig
+from cyberagent.core.errors import InvalidConfig
+from cyberagent.core.guards import reserve
+from cyberagent.core.measure import KINDS
+from cyberagent.core.types import Json
+from traces import treerows, treeview
+from traces.models import Event, ModelCall, Trace
+from traces.rendering import page_text
+from traces.rowviews import rows_html
+from traces.runs import environment
+from traces.treeview import Tree
+
+# Goals, facts, window ----------------------------------------------------------------------
+
+
+def goals_html(trace: Trace, tree: Tree) -> str:
+    return page_text(render_to_string("traces/_goals.html", {"trace": trace, "tree": tree}))
+
+
+def facts_html(trace: Trace) -> str:
+    return page_text(render_to_string("traces/_facts.html", {"trace": trace}))
+
+
+def acts_html(trace: Trace, *, can_act: bool) -> str:
+    return page_text(render_to_string("traces/_acts.html", {"trace": trace, "can_act": can_act}))
+
+
+def window_html(trace: Trace) -> str:
+    call = ModelCall.objects.filter(trace=trace, branch_id="").order_by("-number").first()
+    context = {"trace": trace, "call": call, "bar": bar_of(call, trace) if call else None}
+    return page_text(render_to_string("traces/_window.html", context))
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """``x`` and ``width`` in thousandths of the bar."""
+
+    kind: str
+    css: str
+    name: str
+    tokens: int
+    x: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """``limit``: the context window in tokens; None: unknown, the bar is then the window
+    itself. ``threshold``: tokens above which the run's policy compacts, ``mark`` its place on the
+    bar; None: it never does."""
+
+    segments: list[Segment]
+    total: int
+    limit: int | None
+    threshold: int | None = None
+    mark: float | None = None
+
+
+_CSS = {
+    "system": "system", "schemas": "tools", "anchor": "anchor", "plan": "plan",
+    "skills": "skill", "injected": "injected", "memory": "memory", "summary": "summary",
+    "user": "user", "assistant": "assistant",
+    "tool": "result",
+}  # fmt: skip
+
+
+def kind_name(kind: str) -> str:
+    names = {
+        "system": _("system"), "schemas": _("tools’ schemas"), "anchor": _("anchor"),
+        "plan": _("plan"), "skills": _("skills"), "injected": _("injected"),
+        "memory": _("memory"), "summary": _("summaries"), "user": _("user"),
+        "assistant": _("assistant"), "tool": _("tool results"),
+    }  # fmt: skip
+    return names.get(kind, kind)
+
+
+def bar_of(call: ModelCall, trace: Trace) -> Bar:
+    """The call's window by kind, as parts of the context window."""
+    stored: dict[str, int] = json.loads(call.composition)
+    order = {kind: place for place, kind in enumerate(KINDS)}
+    parts = {k: stored[k] for k in sorted(stored, key=lambda k: order.get(k, len(order)))}
+    total = sum(parts.values()) or call.estimated_tokens
+    limit, threshold = _window_and_threshold(trace.config)
+    whole = max(total, limit or 0) or 1
+    segments: list[Segment] = []
+    x = 0.0
+    for kind, tokens in parts.items():
+        width = 1000 * tokens / whole
+        css, name = _CSS.get(kind, "other"), kind_name(kind)
+        segments.append(Segment(kind, css, name, tokens, round(x, 2), round(width, 2)))
+        x += width
+    mark = None if threshold is None else round(1000 * threshold / whole, 2)
+    return Bar(segments, total, limit, threshold, mark if mark and mark < 1000 else None)
+
+
+@lru_cache(maxsize=256)
+def _window_and_threshold(config: str) -> tuple[int | None, int | None]:
+    """The context window of a run with this configuration, and where its policy acts."""
+    try:
+        run = presets.resolve(RunConfig.from_json(json.loads(config)), environment())
+    except InvalidConfig:  # of an imported trace, or of a version that knew other settings
+        return None, None
+    kept = reserve(run.context_window, run.max_output_tokens)
+    return run.context_window, policy_for(run).threshold(run.context_window, kept)
+
+
+def list_row_html(trace: Trace, user: Any) -> str:
+    return page_text(render_to_string("traces/_runs_row.html", {"trace": trace, "user": user}))
+
+
+# Live: one batch of updates -------------------------------------------------------------------
+
+LONGEST_BATCH = 500
+"""Events; who is further behind loads the tree anew."""
+
+_GOALS_CHANGE = frozenset(
+    {"GoalChanged", "Rewound", "BranchEnded", "ChildStarted", "ChildEnded", "StatusChanged", "Done"}
+)
+_WINDOW_CHANGES = frozenset({"CallStarted", "Usage", "Rewound"})
+_ACTS_CHANGE = frozenset({"StatusChanged", "Command", "Done", "Session"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    after: int
+    upto: int
+    kinds: frozenset[str]
+    messages: tuple[int, ...] = field(default=())
+
+
+def batch(trace_id: str, after: int, language: str, can_act: bool) -> tuple[int, str]:
+    """What a watcher that has seen event ``after`` is sent to be up to date, and the number of
+    the last event in it; ``(after, "")`` if it is up to date."""
+    last = Trace.objects.filter(pk=trace_id).values_list("last_event", flat=True).first()
+    if last is None or last <= after:
+        return after, ""
+    return last, _batch_json(trace_id, after, last, language, can_act)
+
+
+@lru_cache(maxsize=64)
+def _batch_json(trace_id: str, after: int, upto: int, language: str, can_act: bool) -> str:
+    trace = Trace.objects.select_related("owner").get(pk=trace_id)
+    with translation.override(language):
+        if upto - after > LONGEST_BATCH:
+            body: dict[str, Json] = {"reload": True, "html": _partials(trace, _ALL, can_act)}
+        else:
+            body = _body(trace, _read(trace, after, upto), can_act)
+    return json.dumps({"after": after, "upto": upto} | body)
+
+
+_ALL = _WINDOW_CHANGES | _ACTS_CHANGE
+
+
+def _read(trace: Trace, after: int, upto: int) -> _Batch:
+    events = Event.objects.filter(trace=trace, number__gt=after, number__lte=upto)
+    found = list(events.order_by("number").values_list("kind", "message"))
+    messages = dict.fromkeys(m for kind, m in found if kind == "MessageStored" and m)
+    return _Batch(after, upto, frozenset(kind for kind, _ in found), tuple(messages))
+
+
+def _body(trace: Trace, batch: _Batch, can_act: bool) -> dict[str, Json]:
+    body: dict[str, Json] = {"html": _partials(trace, batch.kinds, can_act)}
+    if batch.kinds & _WINDOW_CHANGES:
+        body |= {"calls": trace.last_call, "answered": last_answered(trace.pk)}
+    if batch.kinds & _GOALS_CHANGE:
+        body["goals"] = goals_html(trace, treeview.tree_of(trace))
+    elif batch.messages:
+        body["html"] += _totals(trace)
+    rows = _rows(trace, batch.messages)
+    if rows:
+        body["rows"] = rows
+    return body
+
+
+def last_answered(trace_id: str) -> int:
+    """The newest call that is over: what was written of it is stored, or was dropped."""
+    over = ModelCall.objects.filter(trace=trace_id).exclude(status=ModelCall.Status.SENT)
+    return over.order_by("-number").values_list("number", flat=True).first() or 0
+
+
+def _rows(trace: Trace, sequences: Sequence[int]) -> list[Json]:
+    """The rows that new messages made or changed, for the lists that are in view. ``total``: of
+    the goal's rows, as far as the batch knows."""
+    return [
+        {"goal": goal, "row": place, "total": place + 1, "html": rows_html(trace.pk, [row])}
+        for goal, place, row in treerows.changed_rows(trace, sequences)
+    ]
+
+
+def _partials(trace: Trace, kinds: frozenset[str], can_act: bool) -> str:
+    """Out-of-band pieces for what these kinds of events change."""
+    pieces = {"#facts": facts_html(trace)}
+    if kinds & _ACTS_CHANGE:
+        pieces["#acts"] = acts_html(trace, can_act=can_act)
+    if kinds & _WINDOW_CHANGES:
+        pieces["#window"] = window_html(trace)
+    return "".join(_partial(target, html) for target, html in pieces.items())
+
+
+def _totals(trace: Trace) -> str:
+    """The goals' totals, as far as something was done for them."""
+    html = ""
+    for goal in treeview.tree_of(trace).walk():
+        if goal.steps or goal.tokens:
+            text = render_to_string("traces/_totals.html", {"goal": goal, "counted": True})
+            html += _partial(f"#t-{goal.dom_id}", text)
+    return html
+
+
+def _partial(target: str, html: str) -> str:
+    return f'<hx-partial hx-target="{target}" hx-swap="innerHTML">{html}</hx-partial>'

@@ -1,0 +1,184 @@
+"""Rows of the tree as lines of the page: what a row is called, which sign it has, where it leads.
+
+Source: docs/pages.md, "The tree".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from cyberagent.trace.rows import CallRow, MessageRow, SummaryRow
+from traces.models import Trace
+from traces.rendering import page_text
+from traces.templatetags.pages import compact, duration
+from traces.treerows import Hanging, ShownRow
+
+
+@dataclass(frozen=True, slots=True)
+class RowView:
+    """One line of the tree. ``key`` names it in the page; ``opens``: where what is below it is
+    fetched; ``out``: what came of it."""
+
+    key: str
+    url: str
+    kind: str
+    icon: str
+    label: str
+    lead: str = ""
+    text: str = ""
+    out: str = ""
+    meta: str = ""
+    tags: tuple[str, ...] = ()
+    gone: bool = False
+    opens: str = ""
+    hung: tuple[RowView, ...] = ()
+    is_call: bool = False
+
+
+def row_views(trace_id: str, rows: Sequence[ShownRow], *, prefix: str = "") -> list[RowView]:
+    """``prefix`` tells rows of another trace from those of the page's own."""
+    views = [_row_view(trace_id, shown) for shown in rows]
+    return [replace(v, key=f"{prefix}{v.key}") for v in views] if prefix else views
+
+
+def rows_html(trace_id: str, rows: Sequence[ShownRow]) -> str:
+    return page_text(render_to_string("traces/_rows.html", {"rows": row_views(trace_id, rows)}))
+
+
+def _row_view(trace_id: str, shown: ShownRow) -> RowView:
+    row = shown.row
+    key = f"{row.sequence}.{row.part}" if row.part else str(row.sequence)
+    url = reverse("message", args=[trace_id, row.sequence])
+    if row.part:
+        url += f"?part={row.part}"
+    common: dict[str, Any] = {
+        "key": key,
+        "url": url,
+        "gone": shown.gone,
+        "tags": (shown.strategy,) if shown.strategy else (),
+        "hung": tuple(_hung_view(trace_id, h) for h in shown.hanging),
+    }
+    if isinstance(row, CallRow):
+        return RowView(**common, **_call_parts(row))
+    if isinstance(row, SummaryRow):
+        opens = reverse("open_rows", args=[trace_id]) + f"?summary={row.sequence}"
+        return RowView(**common, **_summary_parts(row), opens=opens if row.messages else "")
+    return RowView(**common, **_message_parts(row))
+
+
+def _call_parts(row: CallRow) -> dict[str, Any]:
+    out = _MARKUP.sub("", row.outcome) or (_("running…") if row.status == "waiting" else "")
+    kind, icon, label = "tool", "tool", _("Tool")
+    if row.made_by == "framework":
+        kind, icon, label = "framework", "insert", _("Injected by the framework")
+    if row.status in ("error", "orphan"):
+        kind, icon, label = f"{kind} bad", "warn", _("Tool, failed")
+    return {
+        "kind": kind,
+        "icon": icon,
+        "label": label,
+        "lead": row.name,
+        "is_call": True,
+        "text": f"({row.arguments})" if row.status != "orphan" else "",
+        "out": out,
+        "meta": _meta(row.result or row.sequence, row.duration_ms),
+    }
+
+
+def _summary_parts(row: SummaryRow) -> dict[str, Any]:
+    text = row.text
+    if row.messages:
+        text = ngettext(
+            "Summary stands for %(n)d message, %(before)s → %(after)s tokens",
+            "Summary stands for %(n)d messages, %(before)s → %(after)s tokens",
+            row.messages,
+        ) % {
+            "n": row.messages,
+            "before": compact(row.tokens_before),
+            "after": compact(row.tokens_after),
+        }
+    return {
+        "kind": "summary", "icon": "lines", "label": _("Summary"), "text": text,
+        "meta": _meta(row.sequence, None),
+    }  # fmt: skip
+
+
+_MARKUP = re.compile(r"\*\*|`|(?:^|(?<=\s))#{1,6} ")
+"""Signs of Markdown that a row of plain text is easier to read without."""
+
+_WHO: dict[str, tuple[str, str]] = {
+    "user": ("person", "user"),
+    "operator": ("say", "operator"),
+    "framework": ("insert", "framework"),
+    "assistant": ("dot", "assistant"),
+    "system": ("lines", "system"),
+    "tool": ("tool", "tool"),
+}
+
+
+def _message_parts(row: MessageRow) -> dict[str, Any]:
+    who = row.source if row.source in ("operator", "framework") else row.role
+    icon, kind = _WHO.get(who, ("dot", "system"))
+    labels = {
+        "user": _("User"), "operator": _("Operator"), "framework": _("Framework"),
+        "assistant": _("Model"), "system": _("System"), "tool": _("Tool"),
+    }  # fmt: skip
+    label = labels.get(who, who)
+    lead = label if who in ("user", "operator", "system") else ""
+    if row.is_thought:
+        lead = _("Thinking")
+    extras = (
+        ngettext("+%(n)d attachment", "+%(n)d attachments", row.extras) % {"n": row.extras}
+        if row.extras
+        else ""
+    )
+    return {
+        "kind": f"{kind} thinking" if row.is_thought else kind,
+        "icon": icon,
+        "label": label,
+        "lead": lead,
+        "text": _MARKUP.sub("", row.text),
+        "out": extras,
+        "meta": _meta(row.sequence, row.duration_ms),
+    }
+
+
+def _meta(sequence: int, milliseconds: int | None) -> str:
+    return f"{sequence} · {duration(milliseconds)}" if milliseconds else str(sequence)
+
+
+def _hung_view(trace_id: str, hung: Hanging) -> RowView:
+    opens = reverse("open_rows", args=[trace_id])
+    if hung.kind == "child":
+        return RowView(
+            key="", url=reverse("run", args=[hung.name]), kind="child", icon="child",
+            label=_("Sub-agent"), lead=_("Sub-agent"), text=hung.title,
+            tags=(str(dict(Trace.Status.choices).get(hung.status, hung.status)),),
+            opens=f"{opens}?child={hung.name}",
+        )  # fmt: skip
+    many = {"n": hung.count, "kind": hung.title}
+    if hung.kind == "branch":
+        text = ngettext(
+            "Side branch %(kind)s: %(n)d message",
+            "Side branch %(kind)s: %(n)d messages",
+            hung.count,
+        )
+        icon, query = "branch", f"branch={hung.first}"
+    else:
+        text = ngettext(
+            "Left by a rewind: %(n)d message", "Left by a rewind: %(n)d messages", hung.count
+        )
+        icon, query = "back", f"ghost={hung.first}"
+    return RowView(
+        key="", url=reverse("message", args=[trace_id, hung.first]), kind=hung.kind, icon=icon,
+        label=_("Beside the path"), text=text % many, meta=str(hung.first),
+        opens=f"{opens}?{query}",
+    )  # fmt: skip

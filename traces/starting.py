@@ -1,0 +1,75 @@
+"""Starting a run for somebody: everything that can be known to fail is refused first.
+
+Source: docs/access.md, "Starting runs".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from django.conf import settings
+from django.db import transaction
+
+from cyberagent import presets
+from cyberagent.core.config import RunConfig
+from cyberagent.core.errors import InvalidConfig, NotFound
+from traces import access, commands, ports, runs
+from traces.models import Trace
+from traces.store import OrmStore
+
+
+def start_for(
+    user: Any,
+    mission: str,
+    config: RunConfig,
+    *,
+    skills: Sequence[str] = (),
+    shared: bool = False,
+) -> Trace:
+    """A new run of ``user``, checked and queued. Raises RoleNeeded (not an operator, or a
+    workspace that only an admin may name), InvalidInput and NotFound; then nothing is stored."""
+    access.require(user, "operator")
+    _check_workspace(user, config.workspace)
+    if config.provider == "replay":
+        # A replay shows what another run's model said: only to those who may see that run.
+        access.find_trace(user, str(config.provider_options.get("trace") or ""))
+    if config.provider_options.get("base_url") and not access.has_role(user, "admin"):
+        raise access.RoleNeeded(
+            "only an admin may name a provider's address; set OPENAI_BASE_URL or "
+            "ANTHROPIC_BASE_URL for everybody"
+        )
+    check(config, skills)
+    config = presets.resolve(config, runs.environment())
+    return commands.start(user, mission, config, skills=skills, shared=shared)
+
+
+def check(config: RunConfig, skills: Sequence[str] = ()) -> None:
+    """Raises InvalidConfig, InvalidScript or NotFound where a run could not begin: an unknown
+    preset, provider, script or skill, a workspace that is no folder."""
+    if "\0" in config.workspace:
+        raise InvalidConfig("workspace: a path must not hold NUL")
+    if config.workspace and not Path(config.workspace).is_dir():
+        raise InvalidConfig(f"workspace: {config.workspace!r} is not a folder")
+    async_to_sync(presets.validate)(config, store=OrmStore(), environment=runs.environment())
+    if skills:
+        with transaction.atomic():
+            known = ports.current_skills()
+        for name in skills:
+            if name not in known:
+                raise NotFound("skill", name)
+
+
+def _check_workspace(user: Any, workspace: str) -> None:
+    """The file tools of a run read what the server's own account can read: which folder that
+    is, is an admin's choice. Others work below the data folder."""
+    if not workspace or "\0" in workspace or access.has_role(user, "admin"):
+        return
+    below = settings.DATA_DIR / "workspaces"
+    if not Path(workspace).resolve().is_relative_to(below.resolve()):
+        raise access.RoleNeeded(
+            f"only an admin may name a workspace outside of {below}; yours is "
+            f"{access.role_of(user)}"
+        )

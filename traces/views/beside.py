@@ -1,0 +1,112 @@
+"""What hangs on the tree and what is found in it: opened rows, the search, the timeline.
+
+Source: docs/pages.md, "The tree".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.http import require_safe
+
+from cyberagent.core.errors import NotFound
+from cyberagent.core.types import Message
+from cyberagent.trace.tree import stands_for
+from traces import access, find, paths, rowviews, timeline, treerows
+from traces.models import Trace
+from traces.views.base import html, page
+
+PAGE = 50
+"""Messages of one page of opened rows; the next page takes its place."""
+
+
+@require_safe
+@page
+def open_rows(request: HttpRequest, trace_id: str) -> HttpResponse:
+    """The messages behind a summary, a ghost, a side branch, or of a sub-agent, by pages."""
+    trace = access.find_trace(request.user, trace_id)
+    what, value = next(
+        ((n, request.GET[n]) for n in ("summary", "ghost", "branch", "child") if n in request.GET),
+        ("", ""),
+    )
+    start = _whole(request.GET.get("start", "0"))
+    shown_trace = access.find_trace(request.user, value) if what == "child" else trace
+    messages, total = _messages(shown_trace, what, _whole(value), start)
+    rows = treerows.beside_page(shown_trace, messages)
+    end = start + len(messages)
+
+    def at(place: int) -> str:
+        here = reverse("open_rows", args=[trace.pk])
+        return f"{here}?{urlencode({what: value, 'start': place})}"
+
+    context = {
+        "rows": rowviews.row_views(
+            shown_trace.pk, rows, prefix=f"{shown_trace.pk}:" if what == "child" else ""
+        ),
+        "first": start + 1,
+        "last": end,
+        "total": total,
+        "before": at(max(0, start - PAGE)) if start else "",
+        "after": at(end) if end < total else "",
+        "child": shown_trace if what == "child" else None,
+    }
+    return html(request, "traces/_open_rows.html", context)
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
+def _messages(trace: Trace, what: str, value: int, start: int) -> tuple[Sequence[Message], int]:
+    """A page of messages from place ``start`` on, and how many there are. Raises NotFound."""
+    if what == "child":
+        return _whole_turns(paths.page(trace, start + 1, start + 2 * PAGE)), trace.head_depth
+    if what == "summary":
+        return _behind_summary(trace, value, start)
+    beside = paths.ghosts(trace) if what == "ghost" else paths.side_branches(trace)
+    found = next((b for b in beside if b.first_sequence == value), None)
+    if found is None:
+        raise NotFound(what or "branch", value)
+    first = found.span[1] + start
+    return _whole_turns(paths.span_messages(found.span, first, first + 2 * PAGE)), found.count
+
+
+def _behind_summary(trace: Trace, sequence: int, start: int) -> tuple[Sequence[Message], int]:
+    summary = treerows.read_message(trace, sequence)
+    last = stands_for(summary).get("last")
+    if not isinstance(last, int):
+        raise NotFound("summary", sequence)
+    end = treerows.read_message(trace, last).depth
+    first = summary.depth + start
+    found = paths.page(trace, first, min(end, first + 2 * PAGE), head=last)
+    return _whole_turns(found), end - summary.depth + 1
+
+
+def _whole_turns(messages: Sequence[Message]) -> Sequence[Message]:
+    """The first messages up to a page, with the results that their last calls wait for."""
+    if len(messages) <= PAGE:
+        return messages
+    end = PAGE
+    while end < len(messages) and messages[end].role == "tool":
+        end += 1
+    return messages[:end]
+
+
+@require_safe
+@page
+def find_in_run(request: HttpRequest, trace_id: str) -> HttpResponse:
+    trace = access.find_trace(request.user, trace_id)
+    words = request.GET.get("q", "").strip()[:200]
+    hits, more = find.in_trace(trace, words) if words else ([], False)
+    context = {"trace": trace, "words": words, "hits": hits, "more": more}
+    return html(request, "traces/_found.html", context)
+
+
+@require_safe
+@page
+def show_timeline(request: HttpRequest, trace_id: str) -> HttpResponse:
+    trace = access.find_trace(request.user, trace_id)
+    return html(request, "traces/_timeline.html", {"trace": trace, "line": timeline.of(trace)})
