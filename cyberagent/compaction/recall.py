@@ -15,20 +15,19 @@ from cyberagent.core.types import File, Json, Message, Part, Text, ToolCall
 LOOK_AHEAD = 40
 """Messages from an answer on, itself among them, whose identifiers count as used next."""
 
-LONGEST_IDENTIFIER = 200
-"""Characters; what is longer is encoded data and no name that anybody writes."""
-
 IDENTIFIER = re.compile(
     r"""(?<![\w./])(?:
-        (?=[\w./~@+:-]*[A-Za-z])                                  # a/path/of.py, a URL
-            (?:[a-z]+:/|~|\.{1,2})?/?(?:[\w.@+-]+/)+[\w.@+-]*\w
-      | (?=[\w.-]{4})[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)+        # a.dotted.name, file.py
-      | (?=\w{4})[A-Za-z]\w*_\w+                                  # snake_case
-      | (?=\w{4})[A-Za-z]\w*[a-z0-9][A-Z]\w*                      # camelCase
-      | (?=[0-9a-f]*[a-f])(?=[0-9a-f]*[0-9])[0-9a-f]{7,}          # a hex id
+        (?=[^A-Za-z\s]{0,80}+[A-Za-z])                            # a/path/of.py, a URL
+            (?:[a-z]{1,9}:/|~|\.{1,2})?/?(?:[\w.@+-]{1,80}+/){1,20}[\w.@+-]{0,80}\w
+      | (?=[\w.-]{4})[A-Za-z_][\w-]{0,80}(?:\.[A-Za-z_][\w-]{0,80}){1,20}  # dotted.name, file.py
+      | (?=\w{4})[A-Za-z]\w{0,80}_\w{1,80}                        # snake_case
+      | (?=\w{4})[A-Za-z]\w{0,80}[a-z0-9][A-Z]\w{0,80}            # camelCase
+      | (?=[0-9a-f]{0,80}[a-f])(?=[0-9a-f]{0,80}[0-9])[0-9a-f]{7,80}  # a hex id
     )(?!\w)""",
     re.ASCII | re.VERBOSE,
 )
+"""What counts as an identifier or a path. Its repetitions are bounded, so that its time is linear
+in any text."""
 
 
 def identifiers(parts: Iterable[Part]) -> frozenset[str]:
@@ -37,9 +36,7 @@ def identifiers(parts: Iterable[Part]) -> frozenset[str]:
     found: set[str] = set()
     for part in parts:
         for text in _texts(part):
-            for match in IDENTIFIER.finditer(text):
-                if match.end() - match.start() <= LONGEST_IDENTIFIER:
-                    found.add(match.group())
+            found.update(IDENTIFIER.findall(text))
     return frozenset(found)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from cyberagent.compaction.goal import compress_completed_goals
-from cyberagent.compaction.keep import kept_items, kept_sequences
+from cyberagent.compaction.keep import kept_items, kept_json, kept_sequences
 from cyberagent.compaction.knowledge import (
     MAX_PENDING,
     Entry,
@@ -21,8 +21,9 @@ from cyberagent.compaction.knowledge import (
 from cyberagent.compaction.passes import Pass, finish, run_policy
 from cyberagent.compaction.policy import policy_for
 from cyberagent.compaction.summary import piece_prompt, pieces, settled
-from cyberagent.compaction.values import Edit, Facts, Items, SummaryRequest
+from cyberagent.compaction.values import Edit, Facts, Items, SummaryRequest, inserted
 from cyberagent.core.events import BreakerChanged, Compacted, Event, Knowledge, Nudge
+from cyberagent.core.filecache import restored
 from cyberagent.core.guards import Breaker, Budget, may_compact
 from cyberagent.core.lane import Lane
 from cyberagent.core.parts import Branched, Branching
@@ -201,10 +202,29 @@ class CompactionStage:
         if not success:
             return await runner.write(state, [], told, context=context)
         state.just_compacted = True
+        items = (*found.items, *self._files_back(state, found))
         if draft is None:
-            state.history = list(found.items)
+            state.history = list(items)
             return await runner.write(state, [], told, context=context)
-        return await self._store_summary(state, runner, found.items, draft, told, context)
+        return await self._store_summary(state, runner, items, draft, told, context)
+
+    def _files_back(self, state: RunState, found: Pass) -> list[Item]:
+        """The newest files that were read and have left the window, for as long as it stays
+        within the target. Where closed goals alone were cleared nothing comes back: what they
+        had read is not needed any more."""
+        if all(e.strategy == "goal" for e in found.edits):
+            return []
+        shown = {i.message.sequence for i in found.items if i.kind == "whole"}
+        files = [f for f in state.files.snapshot() if f.sequence not in shown]
+        state.files.clear()
+        back: list[Item] = []
+        for file, text in restored(files, state.config.language):
+            why = f"{file.path} was read as message {file.sequence}"
+            item = inserted(text, self.facts(state), strategy="file cache", why=why)
+            if found.budget.size((*found.items, *back, item)) > found.budget.target:
+                break
+            back.append(item)
+        return back
 
     async def _store_summary(
         self,
@@ -218,7 +238,8 @@ class CompactionStage:
         """The summary becomes a message below the first user message, and the new head."""
         first = next((i.message.sequence for i in items if i.message.role == "user"), 0)
         snapshot = {**draft.metadata["snapshot"], "answers": state.answers}
-        draft = replace(draft, metadata={**draft.metadata, "snapshot": snapshot})
+        metadata = {**draft.metadata, "snapshot": snapshot, "kept": kept_json(items)}
+        draft = replace(draft, metadata=metadata)
         lane = Lane(head=first)
         told = [replace(e, message=-1) if isinstance(e, Compacted) else e for e in told]
         events = await runner.write(state, [draft], told, context=context, lane=lane)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
-from cyberagent.core.types import clean_text, sha256
+from cyberagent.core.types import Json, ToolCall, clean_text, sha256
 from cyberagent.core.wording import label
 
 MAX_ENTRIES = 100
@@ -89,6 +90,23 @@ class FileCache:
         """Put files of a snapshot back (newest first), as if read in that order."""
         for file in reversed(files):
             self.put(file.path, file.content, file.sequence)
+
+
+READING_TOOL = "read_file"
+
+
+def reading_key(call: ToolCall) -> str | None:
+    """What a call reads, as the cache names it: the path, with the part of the file where the
+    call named one. None for calls that read no file."""
+    arguments = call.parsed() if call.name == READING_TOOL else None
+    if not isinstance(arguments, dict):
+        return None
+    given = cast("dict[str, Json]", arguments)
+    path = given.get("path")
+    if not isinstance(path, str) or not path:
+        return None
+    part = [f"{name} {given[name]}" for name in ("offset", "limit") if name in given]
+    return f"{path} ({', '.join(part)})" if part else path
 
 
 def unchanged_stub(

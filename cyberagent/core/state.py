@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from cyberagent.core.config import RunConfig
+from cyberagent.core.filecache import FileCache, reading_key
 from cyberagent.core.guards import Breaker, Calibration
 from cyberagent.core.injection import injected_skills
 from cyberagent.core.ports import Plan, Replay, Store
@@ -43,6 +44,7 @@ class RunState:
     calibration: Calibration = field(default_factory=Calibration)
     breaker: Breaker = field(default_factory=Breaker)
     warned_tight: bool = False
+    files: FileCache = field(default_factory=FileCache)
     made_here: set[int] = field(default_factory=set[int])
     calls: dict[str, ToolCall] = field(default_factory=dict[str, ToolCall])
     recorder: Recorder = field(default_factory=Recorder)
@@ -66,6 +68,20 @@ class RunState:
             if message.source == "model":
                 self.answers += 1
                 self.turn_answers += 1
+            self._note_file(message)
+
+    def _note_file(self, message: Message) -> None:
+        """Remember what a file held when it was read. A stub that says that it has not changed
+        is no reading."""
+        call = self.calls.get(message.tool_call_id) if message.role == "tool" else None
+        key = reading_key(call) if call and not message.is_error else None
+        if key and not message.metadata.get("unchanged"):
+            content = message.text if message.full_output is None else message.full_output
+            self.files.put(key, content, message.sequence)
+
+    def shows(self, sequence: int) -> bool:
+        """Whether a stored message stands in the history, unedited."""
+        return any(i.kind == "whole" and i.message.sequence == sequence for i in self.history)
 
 
 class Opening(Protocol):

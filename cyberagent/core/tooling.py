@@ -14,6 +14,7 @@ from typing import Literal
 
 from cyberagent.core.control import Storing
 from cyberagent.core.events import Event, GoalChanged, ToolCalled, ToolResult
+from cyberagent.core.filecache import reading_key, unchanged_stub
 from cyberagent.core.injection import loaded_skill
 from cyberagent.core.lane import Lane
 from cyberagent.core.ports import Skill, ToolContext, ToolOutcome, Tools
@@ -110,6 +111,7 @@ class ToolStage:
         goals_before: object,
         lane: Lane | None,
     ) -> list[Event]:
+        ran = ran if lane else _told_once(ran, state)
         shown, full = shorten(ran.outcome, state.config.limits.max_tool_output_chars)
         result = Message(
             role="tool",
@@ -154,6 +156,20 @@ class ToolStage:
         sequence = state.trace.last_sequence + 1
         state.injected[name] = {"message_id": f"m{sequence}", "sequence": sequence}
         return {**state.trace.context, "injected_skills": dict(state.injected)}
+
+
+def _told_once(ran: Ran, state: RunState) -> Ran:
+    """A file that has not changed since it was read gets a short answer, as long as its content
+    still stands in the window."""
+    key = reading_key(ran.call) if ran.outcome.status == "ok" else None
+    if key is None:
+        return ran
+    file, content = state.files.get(key), ran.outcome.text
+    stub = unchanged_stub(file, content, state.shows, state.config.language)
+    if stub is None or len(stub) >= len(content):
+        return ran
+    told = replace(ran.outcome, text=stub, metadata={**ran.outcome.metadata, "unchanged": True})
+    return replace(ran, outcome=told)
 
 
 def shorten(outcome: ToolOutcome, limit: int) -> tuple[str, str | None]:

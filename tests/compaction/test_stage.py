@@ -127,7 +127,7 @@ async def test_a_run_cut_after_a_summary_goes_on_with_the_very_same_window(tmp_p
         if isinstance(event, Compacted):
             break
     await stream.aclose()
-    trace_id = next(iter(cut.store._traces))  # noqa: SLF001
+    trace_id = next(iter(cut.store._traces))
     await cut.go([], trace_id=trace_id)
     assert cut.done.answer == whole.done.answer == "End."
     last = (await whole.store.trace(whole.done.trace)).last_call
@@ -202,7 +202,7 @@ async def test_an_operator_and_the_model_can_ask_for_a_compaction(tmp_path: Path
         if event.kind == "GoalChanged" and event.done == 1:  # type: ignore[attr-defined]
             control.request("compact")
             break
-    async for event in runner.run([], run.config, trace_id=next(iter(run.store._traces))):  # noqa: SLF001
+    async for event in runner.run([], run.config, trace_id=next(iter(run.store._traces))):
         run.events.append(event)
     [done] = passes(run)
     assert (done.trigger, done.by, done.strategy) == ("manual", "ada", "goal")
@@ -228,3 +228,39 @@ async def test_what_was_cleared_in_memory_stays_cleared_when_the_run_goes_on(tmp
     after = await rebuilt(run.store, run.done.trace, last + 1, PROJECTIONS)
     assert after.window.items[: len(before.window.items)] == before.window.items
     assert len(passes(run)) == 1
+
+
+async def test_a_file_that_did_not_change_is_not_shown_twice(tmp_path: Path):
+    turns = [read("f0.txt"), read("f0.txt"), {"say": "End."}]
+    run = await run_of(tmp_path, turns, {"context_window": 100_000}).go()
+    _, _, first, _, second, _ = await run.path()
+    assert "file 0 line 9" in first.text and "file 0 line 9" not in second.text
+    assert "f0.txt" in second.text and not second.is_error
+
+
+async def test_a_file_that_changed_or_left_the_window_is_shown_again(tmp_path: Path):
+    again = [*READS[:4], read("f0.txt"), {"say": "End."}]
+    run = await run_of(tmp_path, again, compression=[SUMMARY]).go()
+    assert passes(run)
+    trace = await run.store.trace(run.done.trace)
+    stored = await run.store.messages(trace.id, range(1, trace.last_sequence + 1))
+    reads = [m for m in stored.values() if m.name == "read_file"]
+    assert len(reads) == 5 and "file 0 line 9" in reads[-1].text
+
+
+async def test_files_that_were_read_come_back_after_a_summary(tmp_path: Path):
+    config = {"context_window": 16_000}
+    reads = [read(f"f{n}.txt") for n in range(8)] + [{"say": "End."}]
+    run = await run_of(tmp_path, reads, config, compression=[SUMMARY]).go()
+    done = passes(run)[0]
+    number = next(
+        n for n, after in await run.store.main_calls(run.done.trace) if after == done.message
+    )
+    window = (await rebuilt(run.store, run.done.trace, number, PROJECTIONS)).window
+    back = [i for i in window.items if i.strategy == "file cache"]
+    assert 1 <= len(back) <= 5
+    newest = max(m.sequence for m in window.messages if m.source == "summary") - 3
+    assert f"was read as message {newest}" in back[0].why
+    assert back[0].message.text.startswith("[Restored after compaction: f")
+    assert all(len(i.message.text) < 4_200 for i in back)
+    await assert_every_window_holds(run)
