@@ -3,10 +3,10 @@
     python -m benchmarks.level1 --messages 100000
 
 Every goal of the history is closed, so every message is looked at and nearly all go. The loop
-makes a new item for each message; a loop that only appends references is shown beside it. Best
-of several turns, one way after the other in each, with the garbage collector held off as timeit
-does; times in milliseconds. Prints a table and one
-line of JSON. The bars: a ratio of at most 10, and at most 2.2 times the time for twice the size.
+makes a new item for each message; a loop that only appends references is shown beside it. Best of
+several turns, one way after the other in each, with the garbage collector held off as timeit
+does; times in milliseconds. Prints a table and one line of JSON. The bars: a ratio of at most
+10, and at most 2.2 times the time for twice the size.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from cyberagent.compaction.goal import GoalCompaction
 from cyberagent.compaction.keep import kept_items, kept_sequences, said_in
 from cyberagent.compaction.layered import Identity, Micro, Snip
-from cyberagent.compaction.passes import Pass, complete, run_policy
+from cyberagent.compaction.passes import Pass, complete, finish, run_policy
 from cyberagent.compaction.policy import POLICIES, policy_from, policy_named
 from cyberagent.compaction.prune import Prune
-from cyberagent.compaction.summary import SummaryCompaction, settled
+from cyberagent.compaction.summary import SummaryCompaction, pieces, settled
 from cyberagent.compaction.values import (
     Facts,
     Items,
@@ -37,10 +37,7 @@ from cyberagent.trace.goals import replay
 from tests.compaction.histories import HISTORIES, known
 from tests.providers.windows import READ
 
-from . import histories
-
 ANY = settings.get_profile(os.environ.get("COMPACTION_PROFILE", "compaction"))
-assert histories.COUNTER.exact
 
 BUDGET = Budget(fixed=10, reserve=50, window=100_000, threshold=40, target=20)
 QUIET: list[Strategy] = [
@@ -245,8 +242,6 @@ def passed(policy, items, facts, texts, *, manual=False, threshold=40) -> Pass:
 
 
 def _one(state: Pass, answers) -> Pass:
-    from cyberagent.compaction.passes import finish
-
     return finish(state, next(answers, None))
 
 
@@ -284,8 +279,6 @@ def test_a_history_that_is_not_due_is_left_alone(items, facts):
 @ANY
 @given(HISTORIES, known())
 def test_text_of_a_history_is_never_lost_on_the_way_to_a_summariser(items, facts):
-    from cyberagent.compaction.summary import pieces
-
     request = SummaryRequest(strategy="summary", items=items, instruction="", tokens=1)
     joined = "".join(pieces(request, 25, facts.counter)).replace("\n", "")
     for item in items:

@@ -33,8 +33,7 @@ def run_of(tmp_path: Path, turns: list[Any], config: Any = None, **branches: lis
         lines = "\n".join(f"file {n} line {i} holds a fact" for i in range(75))
         (tmp_path / f"f{n}.txt").write_text(lines)
     given = {"context_window": WINDOW, "tools": TOOLS, **(config or {})}
-    run = Run(tmp_path, turns, provider_options=script(turns, **branches), **given)
-    return run
+    return Run(tmp_path, turns, provider_options=script(turns, **branches), **given)
 
 
 def passes(run: Run) -> list[Compacted]:

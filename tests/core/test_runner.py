@@ -223,7 +223,7 @@ async def test_what_an_operator_says_is_the_next_thing_the_model_reads(tmp_path:
     control = ManualControl()
     control.request("say", text="Be brief.")
     run = await Run(tmp_path, [{"say": "Yes."}]).go(control=control)
-    user, said, answer = await run.path()
+    _user, said, answer = await run.path()
     assert (said.role, said.source, said.text) == ("user", "operator", "Be brief.")
     assert answer.text == "Yes."
     assert await control.pending() == ()
@@ -297,7 +297,7 @@ async def cut(run: Run, kind: str) -> str:
         if event.kind == kind:
             break
     await stream.aclose()
-    return next(iter(run.store._traces))  # noqa: SLF001  the process that knew the id is gone
+    return next(iter(run.store._traces))
 
 
 @pytest.mark.parametrize("kind", ["Session", "CallStarted", "Usage", "ToolCall", "ToolResult"])
