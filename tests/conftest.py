@@ -73,3 +73,9 @@ def redis_url() -> Iterator[str]:
     """URL of a real Redis-protocol server: a REDIS_URL. Tests of one process share it."""
     with services.redis() as url:
         yield url
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Functions are named as such: their repr holds an address, which differs between the
+    processes that share the tests."""
+    return getattr(val, "__name__", "function").strip("<>") if callable(val) else None

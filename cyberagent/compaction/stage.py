@@ -97,7 +97,7 @@ class CompactionStage:
             window=state.config.context_window,
             max_output_tokens=state.config.max_output_tokens,
             fixed=fixed,
-            ratio=state.calibration.ratio,
+            ratio=state.calibration.for_model(state.model or state.calibration.model),
         )
 
     def facts(self, state: RunState) -> Facts:

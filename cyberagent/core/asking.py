@@ -141,6 +141,7 @@ class Asking:
     async def _record(self, state: RunState, lane: Lane | None) -> _Call:
         """Record the next call's window and store it; the bytes are what will be sent."""
         provider, counter = self._provider, self._parts.counter
+        state.model = str(provider.params.get("model", ""))
         window = self.window(state, lane)
         payload = provider.project(window)
         if broken := provider.problems(payload):
@@ -296,8 +297,8 @@ class Asking:
             raise error
         events = await self._failed(state, call, error)
         self._provider = self._parts.fallback
-        name = self._provider.params.get("model", "")
-        step = Recovery(step=f"fallback model {name}", why=str(error))
+        state.model = str(self._provider.params.get("model", ""))
+        step = Recovery(step=f"fallback model {state.model}", why=str(error))
         return events + await self._write(state, [], [step])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -29,9 +29,10 @@ class _Rows:
 
 
 class InMemoryStore:
-    """See :class:`cyberagent.core.ports.Store`."""
+    """See :class:`cyberagent.core.ports.Store`. ``now``: what gives the time of a row."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], str] = utc_now) -> None:
+        self._now = now
         self._traces: dict[str, _Rows] = {}
         self._blobs: dict[str, bytes] = {}
 
@@ -46,7 +47,7 @@ class InMemoryStore:
             origin=new.origin,
             parent_trace=new.parent_trace,
             parent_message=new.parent_message,
-            created_at=utc_now(),
+            created_at=self._now(),
         )
         self._traces[state.id] = _Rows(state)
         return state
@@ -78,7 +79,7 @@ class InMemoryStore:
         if call is not None:
             self._end_call(rows, call, stored)
         made = [_stored_event(m) for m in stored] + [_resolved(e, stored) for e in events]
-        numbered = _numbered(made, rows.state.last_event)
+        numbered = _numbered(made, rows.state.last_event, self._now())
         last = stored[-1].sequence if stored else 0
         rows.messages.update((m.sequence, m) for m in stored)
         rows.events += numbered
@@ -124,7 +125,7 @@ class InMemoryStore:
         self._check_head(rows, expected_head)
         if to and to not in rows.messages:
             raise NotFound("message", to)
-        numbered = _numbered(list(events), rows.state.last_event)
+        numbered = _numbered(list(events), rows.state.last_event, self._now())
         rows.events += numbered
         rows.state = replace(
             rows.state, head_sequence=to, last_event=rows.state.last_event + len(numbered)
@@ -137,14 +138,14 @@ class InMemoryStore:
         rows = self._rows(trace_id)
         if record.number != rows.state.last_call + 1:
             raise Conflict(f"call {record.number} does not follow call {rows.state.last_call}")
-        record = replace(record, created_at=utc_now())
+        record = replace(record, created_at=self._now())
         started = CallStarted(
             call=record.number,
             tokens=record.estimated_tokens,
             exact=record.exact,
             branch_id=record.branch_id,
         )
-        numbered = _numbered([started], rows.state.last_event)
+        numbered = _numbered([started], rows.state.last_event, self._now())
         rows.events += numbered
         rows.calls[record.number] = record
         self._blobs.update(blobs)
@@ -180,8 +181,9 @@ class InMemoryStore:
                 "something was appended or rewound meanwhile"
             )
 
-    @staticmethod
-    def _chain(rows: _Rows, drafts: Sequence[Message], above: int | None) -> list[Message]:
+    def _chain(
+        self, rows: _Rows, drafts: Sequence[Message], above: int | None
+    ) -> list[Message]:
         depth = 0
         if above:
             if above not in rows.messages:
@@ -197,7 +199,7 @@ class InMemoryStore:
                     sequence=sequence,
                     parent_sequence=above or None,
                     depth=depth,
-                    created_at=draft.created_at or utc_now(),
+                    created_at=draft.created_at or self._now(),
                 )
             )
             above = sequence
@@ -239,6 +241,5 @@ def _resolved(event: Event, stored: Sequence[Message]) -> Event:
     return replace(event, message=_sequence(event.message, stored))
 
 
-def _numbered(events: Sequence[Event], last: int) -> list[Event]:
-    now = utc_now()
-    return [replace(e, number=last + i, at=now) for i, e in enumerate(events, 1)]
+def _numbered(events: Sequence[Event], last: int, at: str) -> list[Event]:
+    return [replace(e, number=last + i, at=at) for i, e in enumerate(events, 1)]

@@ -26,8 +26,8 @@ class RunState:
     """One run at work. ``history`` is what the next call is made from. ``answers`` counts the
     model's answers on the main path, ``turn_answers`` those since the last user's message;
     ``goals`` is replaced by the goal tools; ``made_here`` are messages that this very run
-    stored; ``calls`` are the calls of the path by id, the newest of each; ``compact_asked`` is
-    who asked for a compaction at the next safe point."""
+    stored; ``calls`` are the calls of the path by id, the newest of each; ``model`` is
+    the one that is asked, ``compact_asked`` who asked for a compaction at the next safe point."""
 
     trace: TraceState
     config: RunConfig
@@ -41,6 +41,7 @@ class RunState:
     final_asked: bool = False
     compact_asked: str = ""
     just_compacted: bool = False
+    model: str = ""
     calibration: Calibration = field(default_factory=Calibration)
     breaker: Breaker = field(default_factory=Breaker)
     warned_tight: bool = False
