@@ -7,7 +7,8 @@ import itertools
 from collections.abc import AsyncIterator, Sequence
 from typing import Literal, Protocol
 
-from cyberagent.core.events import Command, Event
+from cyberagent.core.events import Command, Event, Injected
+from cyberagent.core.injection import ASKED, WANTED, skill_in_window
 from cyberagent.core.lane import Lane
 from cyberagent.core.ports import CommandEnd, Control, PendingCommand
 from cyberagent.core.state import RunState
@@ -84,7 +85,7 @@ async def apply_commands(control: Control, state: RunState, store: Storing) -> A
         await control.ended(command)
 
 
-NEEDS_REST = ("rewind",)
+NEEDS_REST = ("rewind", "edit")
 """Commands for which a live run pauses first; whoever gives them applies them then."""
 
 
@@ -95,8 +96,13 @@ async def _applied(command: PendingCommand, state: RunState, store: Storing) -> 
         said = text_message("user", text, source="operator", metadata={"by": command.by})
         return await store(state, [said], [event], turn=state.trace.turn + 1, command=end)
     if command.name == "compact":
-        state.compact_asked = command.by
+        if state.compact_command is None:
+            state.compact_command = command  # the pass ends it, in the commit of what it made
+            return []
+        end, event = ended(command, "refused", "another compaction was asked for just before")
         return await store(state, [], [event], command=end)
+    if command.name == "inject":
+        return await _inject(command, state, store)
     if command.name == "policy":
         name = str(command.arguments.get("policy", ""))
         state.config = state.config.with_(policy=name)
@@ -104,6 +110,41 @@ async def _applied(command: PendingCommand, state: RunState, store: Storing) -> 
         return await store(state, [], [event], command=end, context=context)
     end, event = ended(command, "refused", "a live run cannot do this")
     return await store(state, [], [event], command=end)
+
+
+async def _inject(command: PendingCommand, state: RunState, store: Storing) -> list[Event]:
+    """Have a skill injected with the next batch of tools, or say why it is held back. Kept in
+    the trace's context until it is loaded, so that a run which ends before still injects it."""
+    name = str(command.arguments.get("skill", ""))
+    if why := held_back(name, state):
+        end, event = ended(command, "refused", why)
+        held = Injected(what=f"skill {name}", why=why, fired=False)
+        return await store(state, [], [held, event], command=end)
+    state.wanted_skills = tuple(dict.fromkeys((*state.wanted_skills, name)))
+    state.asked_skills[name] = who(command)
+    wanted = dict.fromkeys((*state.trace.context.get(WANTED, ()), name))
+    context = {**state.trace.context, WANTED: list(wanted), ASKED: dict(state.asked_skills)}
+    end, event = ended(command)
+    return await store(state, [], [event], command=end, context=context)
+
+
+def held_back(name: str, state: RunState) -> str:
+    """Why a skill that was asked for is not injected now; empty where it is."""
+    if name not in state.known_skills:
+        return "it was added after this run began; pause the run, then inject it"
+    if name in state.asked_skills:
+        return "it was asked for already and comes with the next tools"
+    if skill_in_window(name, state.injected, state.history, state.skill_recency):
+        return recent(state.skill_recency)
+    return ""
+
+
+def recent(threshold: int) -> str:
+    return f"it is among the last {threshold} messages"
+
+
+def who(command: PendingCommand) -> str:
+    return command.by or "the program"
 
 
 def ended(

@@ -17,6 +17,12 @@ from cyberagent.core.window import Item
 CONTEXT_TOOL = "get_current_context"
 SKILL_TOOL = "skill"
 
+WANTED = "inject_skills"
+"""Where a trace's context keeps the skills that must be in its windows."""
+
+ASKED = "asked_skills"
+"""Where it keeps who asked for which skill, until that is loaded."""
+
 
 def context_is_due(iteration: int, calls: Sequence[ToolCall], offered: Iterable[str]) -> bool:
     """Whether ``get_current_context`` is to be added to this batch: each fifth iteration of the
@@ -74,6 +80,7 @@ class Turning(Protocol):
     answers: int
     injected: dict[str, Json]
     wanted_skills: tuple[str, ...]
+    asked_skills: dict[str, Json]
 
 
 def framework_calls(
@@ -92,9 +99,10 @@ def framework_calls(
         why = f"iteration {iteration} of the main path"
         events.append(Injected(what=CONTEXT_TOOL, why=why, message=-1))
     for name in state.wanted_skills:
-        if not skill_in_window(name, state.injected, state.history):
+        by = state.asked_skills.get(name)
+        if by or not skill_in_window(name, state.injected, state.history):
             added.append(skill_call(name, sequence, len(added)))
-            why = "it had left the window"
+            why = f"asked for by {by}" if by else "it had left the window"
             events.append(Injected(what=f"skill {name}", why=why, message=-1))
     return added, events
 

@@ -76,7 +76,8 @@ class AgentRunner:
             if name not in self.parts.skills:
                 raise NotFound("skill", name)
         state, events = await self._open(drafts, config, trace_id)
-        state.wanted_skills = tuple(inject_skills)
+        state.wanted_skills, state.known_skills = tuple(inject_skills), frozenset(self.parts.skills)
+        state.skill_recency = skill_recency_threshold
         for event in events:
             yield event
         try:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from cyberagent.core.config import RunConfig
+from cyberagent.core.config import SKILL_RECENCY_THRESHOLD, RunConfig
 from cyberagent.core.filecache import FileCache, reading_key
 from cyberagent.core.guards import Breaker, Calibration
-from cyberagent.core.injection import injected_skills
-from cyberagent.core.ports import Plan, Replay, Store
+from cyberagent.core.injection import ASKED, injected_skills
+from cyberagent.core.ports import PendingCommand, Plan, Replay, Store
 from cyberagent.core.rebuild import recorded_window
 from cyberagent.core.types import Json, Message, ToolCall, TraceState
 from cyberagent.core.window import BrokenManifest, Item, Recorder
@@ -27,7 +27,11 @@ class RunState:
     model's answers on the main path, ``turn_answers`` those since the last user's message;
     ``goals`` is replaced by the goal tools; ``made_here`` are messages that this very run
     stored; ``calls`` are the calls of the path by id, the newest of each; ``model`` is
-    the one that is asked, ``compact_asked`` who asked for a compaction at the next safe point."""
+    the one that is asked, ``compact_asked`` who asked for a compaction at the next safe point.
+
+    ``asked_skills``: skills that operators asked for and that are not loaded yet, with who;
+    ``known_skills``: those that this run can load; ``compact_command``: the operator's command
+    that a compaction will end."""
 
     trace: TraceState
     config: RunConfig
@@ -38,8 +42,12 @@ class RunState:
     turn_answers: int = 0
     injected: dict[str, Json] = field(default_factory=dict[str, Json])
     wanted_skills: tuple[str, ...] = ()
+    asked_skills: dict[str, Json] = field(default_factory=dict[str, Json])
+    known_skills: frozenset[str] = frozenset()
+    skill_recency: int = SKILL_RECENCY_THRESHOLD
     final_asked: bool = False
     compact_asked: str = ""
+    compact_command: PendingCommand | None = None
     just_compacted: bool = False
     model: str = ""
     calibration: Calibration = field(default_factory=Calibration)
@@ -117,6 +125,7 @@ async def open_state(
         history=[],
         system_prompt=trace.system_prompt,
         injected=injected_skills(path),
+        asked_skills=dict(trace.context.get(ASKED) or {}),
         breaker=Breaker.from_json(trace.context.get("breaker") or Breaker().to_json()),
     )
     state.take(path, trace)

@@ -15,7 +15,7 @@ from typing import Literal
 from cyberagent.core.control import Storing
 from cyberagent.core.events import Event, GoalChanged, ToolCalled, ToolResult
 from cyberagent.core.filecache import reading_key, unchanged_stub
-from cyberagent.core.injection import loaded_skill
+from cyberagent.core.injection import ASKED, loaded_skill
 from cyberagent.core.lane import Lane
 from cyberagent.core.ports import Skill, ToolContext, ToolOutcome, Tools
 from cyberagent.core.state import RunState
@@ -155,7 +155,9 @@ class ToolStage:
             return None
         sequence = state.trace.last_sequence + 1
         state.injected[name] = {"message_id": f"m{sequence}", "sequence": sequence}
-        return {**state.trace.context, "injected_skills": dict(state.injected)}
+        state.asked_skills.pop(name, None)
+        context = {**state.trace.context, "injected_skills": dict(state.injected)}
+        return context | ({ASKED: dict(state.asked_skills)} if ASKED in context else {})
 
 
 def _told_once(ran: Ran, state: RunState) -> Ran:
