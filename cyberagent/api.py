@@ -33,6 +33,7 @@ from goals.api import router as goals_router
 from skills_app.api import router as skills_router
 from traces.access import user_of_token
 from traces.api import router as traces_router
+from traces.api_acts import router as acts_router
 from traces.api_lab import router as lab_router
 from traces.api_transfer import router as transfer_router
 
@@ -208,6 +209,7 @@ def _unforeseen(request: HttpRequest, error: Exception) -> HttpResponse:
 
 
 api.add_router("", traces_router)
+api.add_router("", acts_router)
 api.add_router("", transfer_router)
 api.add_router("", lab_router)
 api.add_router("", goals_router)

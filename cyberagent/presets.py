@@ -242,17 +242,24 @@ def system_prompt(config: RunConfig, skills: Mapping[str, Skill]) -> str:
     """The system prompt of a new trace with these settings."""
     return build_system_prompt(
         configured=config.system_prompt,
-        tools=_tools(config).index(),
+        tools=tools_for(config).index(),
         skills=skills,
         language=config.language,
     )
 
 
-def _tools(config: RunConfig) -> Registry:
+def tools_for(config: RunConfig) -> Registry:
+    """The tools that a run with these settings is offered."""
     names: Sequence[str] = preset_named(config.preset).tools
     if config.tools is not None:
         names = config.tools
     return Registry(ALL_TOOLS).only(names)
+
+
+def compaction_for(config: RunConfig) -> CompactionStage:
+    """What keeps the windows of a run with these settings small."""
+    counter = counter_for(config.provider, config.model)
+    return CompactionStage(counter, tools_for(config).schemas())
 
 
 async def build_runner(
@@ -272,15 +279,14 @@ async def build_runner(
     fallback = None
     if has_fallback:
         fallback = await _make_provider(config, store, environment, fallback_model)
-    tools = _tools(config)
-    counter = counter_for(config.provider, config.model)
+    tools = tools_for(config)
     return AgentRunner(
         Parts(
             store=store,
             provider=await _make_provider(config, store, environment, config.model),
             tools=tools,
-            counter=counter,
-            compaction=CompactionStage(counter, tools.schemas()),
+            counter=counter_for(config.provider, config.model),
+            compaction=compaction_for(config),
             replay=replay,
             system_prompt=system_prompt(config, known),
             skills=known,

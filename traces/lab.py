@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cyberagent.compaction.lab import (
@@ -55,14 +55,24 @@ def policies_in(text: str) -> list[str]:
     return lab_policies(text.split(",") if text.strip() else POLICIES)
 
 
-def lab(trace: Trace, policies: Sequence[str] = POLICIES, window: int | None = None) -> LabResult:
+def lab(
+    trace: Trace,
+    policies: Sequence[str] = POLICIES,
+    window: int | None = None,
+    done: Callable[[Report], None] = lambda _: None,
+) -> LabResult:
     """Replay the trace under each policy; nothing of it is touched. ``window``: the context
-    window in tokens. Raises InvalidConfig, InvalidInput."""
+    window in tokens; ``done`` is told of each policy as it ends. Raises InvalidConfig,
+    InvalidInput."""
     names = lab_policies(policies)
     if window is not None:
         lab_policy(names[0], window)
     subject = subject_of(trace)
     size, why = default_window(subject) if window is None else (window, "asked for")
+    reports: list[Report] = []
+    for name in names:
+        reports.append(replayed(subject, lab_policy(name, size, subject.segmented), size))
+        done(reports[-1])
     return LabResult(
         trace=trace.pk,
         window=size,
@@ -70,9 +80,7 @@ def lab(trace: Trace, policies: Sequence[str] = POLICIES, window: int | None = N
         segmented=subject.segmented,
         messages=len(subject.messages),
         raw_peak=subject.raw_peak,
-        reports=tuple(
-            replayed(subject, lab_policy(name, size, subject.segmented), size) for name in names
-        ),
+        reports=tuple(reports),
     )
 
 

@@ -25,7 +25,8 @@ _JUDGED = re.compile(r"^\W*(k[\d.]+)\W*[:：]\W*(accepted|rejected)\W*(.*)$", re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """``name``: ``k12.3`` is the third entry of the reflection that began after message 12."""
+    """``name``: ``k12.3`` is the third entry of the reflection that began when message 12 was the
+    last one stored."""
 
     name: str
     text: str
@@ -47,9 +48,10 @@ def entry_from_json(value: Json) -> Entry:
     return Entry(**fields)
 
 
-def extracted(text: str, *, after: int, goal_id: str) -> list[Entry]:
+def extracted(text: str, *, after: int, began: int, goal_id: str) -> list[Entry]:
     """The entries of a reflection's answer: a paragraph each, ``none`` for none. ``after``: the
-    last message that it could have seen; sources beyond it are not taken."""
+    last message that it could have seen; sources beyond it are not taken. ``began``: the last
+    message stored before it, which names it, as after a rewind ``after`` may come again."""
     paragraphs = [p.strip() for p in re.split(r"\n\s*\n", clean_text(text)) if p.strip()]
     found: list[Entry] = []
     for paragraph in paragraphs[:MAX_ENTRIES]:
@@ -57,7 +59,7 @@ def extracted(text: str, *, after: int, goal_id: str) -> list[Entry]:
             continue
         found.append(
             Entry(
-                name=f"k{after}.{len(found) + 1}",
+                name=f"k{began}.{len(found) + 1}",
                 text=paragraph[:MAX_CHARS],
                 sources=_sources(paragraph, after),
                 goal_id=goal_id,

@@ -100,13 +100,13 @@ def run_policy(
     )
     if not policy.strategies or not (manual or budget.is_due(size)):
         return start
-    lowest = floor(items, budget, facts, user_messages_budget=_user_budget(policy))
+    lowest = floor(items, budget, facts, user_messages_budget=user_budget(policy))
     allowed, tight = above_floor(budget, lowest, size)
     start = replace(start, budget=allowed, tight=tight)
     return _go_on(start) if manual or allowed.is_due(size) else start
 
 
-def _user_budget(policy: Policy) -> int:
+def user_budget(policy: Policy) -> int:
     """How much of what people said comes back word for word: all of it, where no strategy may
     excerpt it."""
     own = [s.user_messages_budget for s in policy.strategies if isinstance(s, SummaryCompaction)]
@@ -137,7 +137,11 @@ def finish(
         )
     if text is None or problem:
         return _go_on(_failed(state, strategy, problem))
-    step = strategy.rebuild(state.items, text, state.budget, state.facts)
+    # Asked for by somebody, a summary must leave much less than there was, also far below the
+    # target.
+    most = state.tokens_before // 2 if state.manual else state.budget.target
+    budget = replace(state.budget, target=min(state.budget.target, most))
+    step = strategy.rebuild(state.items, text, budget, state.facts)
     if raw_size(step.items) >= raw_size(state.items):
         return _go_on(_failed(state, strategy, "the history would not become smaller"))
     return _go_on(_taken(state, step))

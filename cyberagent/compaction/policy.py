@@ -85,6 +85,7 @@ STRATEGIES: dict[str, Strategy] = {
     for s in (
         GoalCompaction(),
         SummaryCompaction(),
+        SummaryCompaction(name="recent", recent_share=0.5),
         Prune(),
         SummaryCompaction(name="full", prompt="compaction", role="assistant", continues=True),
         Snip(),
@@ -97,6 +98,7 @@ STRATEGIES: dict[str, Strategy] = {
 
 _NAMED: dict[str, tuple[Trigger, tuple[str, ...]]] = {
     "cyber": ("window_share", ("goal", "summary")),
+    "cyber_recent": ("window_share", ("goal", "recent")),
     "opencode": ("overflow", ("prune", "full")),
     "layered": ("soft_limit", ("snip", "micro", "auto", "aggressive", "identity")),
     "off": ("never", ()),
@@ -129,7 +131,7 @@ def policy_for(config: RunConfig, parameters: Mapping[str, Json] | None = None) 
     given = {k: dict(_mapping(v, k)) for k, v in (parameters or {}).items()}
     own: dict[str, dict[str, Json]] = {
         "goal": {"mode": config.goal_compression, "form": config.goal_compression_form},
-        "snip": {"max_messages": config.limits.max_messages or Snip.max_messages},
+        "snip": {"max_messages": config.limits.max_messages or Snip().max_messages},
         "policy": {"token_soft_limit": config.limits.token_soft_limit or TOKEN_SOFT_LIMIT},
     }
     names = _NAMED[wanted][1] if wanted in _NAMED else tuple(n.strip() for n in wanted.split(","))
@@ -168,6 +170,7 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
     "trigger": ("window_share", "overflow", "soft_limit", "never"),
 }
 _LEAST = {"max_messages": 6, "characters": 50, "keep_turns": 0, "at_most": 0, "token_soft_limit": 1}
+_MOST = {"recent_share": 1}
 
 
 def _with(value: Any, parameters: Json, name: str) -> Any:
@@ -203,6 +206,8 @@ def _value(where: str, key: str, old: Any, new: Json) -> Any:
         raise InvalidConfig(f"{where} must be {kind}, not {new!r}")
     if new < _LEAST.get(key, 0):
         raise InvalidConfig(f"{where} must be at least {_LEAST.get(key, 0)}, not {new!r}")
+    if new > _MOST.get(key, new):
+        raise InvalidConfig(f"{where} must be at most {_MOST[key]}, not {new!r}")
     return new
 
 

@@ -19,15 +19,17 @@ from cyberagent.compaction.knowledge import (
     listed,
 )
 from cyberagent.compaction.passes import Pass, finish, run_policy
-from cyberagent.compaction.policy import policy_for
+from cyberagent.compaction.policy import Policy, policy_for
 from cyberagent.compaction.summary import piece_prompt, pieces, settled
-from cyberagent.compaction.values import Edit, Facts, Items, SummaryRequest, inserted
+from cyberagent.compaction.telling import compacted
+from cyberagent.compaction.values import Facts, Items, SummaryRequest, inserted
+from cyberagent.core.control import ended, who
 from cyberagent.core.events import BreakerChanged, Compacted, Event, Knowledge, Nudge
 from cyberagent.core.filecache import restored
-from cyberagent.core.guards import Breaker, Budget, may_compact
+from cyberagent.core.guards import Budget, Judgement, may_compact
 from cyberagent.core.lane import Lane
 from cyberagent.core.parts import Branched, Branching
-from cyberagent.core.ports import Store, TokenCounter
+from cyberagent.core.ports import CommandEnd, PendingCommand, Store, TokenCounter
 from cyberagent.core.state import RunState
 from cyberagent.core.tokens import count_tools
 from cyberagent.core.types import BranchType, Json, Message, text_message
@@ -39,6 +41,23 @@ REFLECTION_TURNS = 6
 """Turns of a side branch that may use tools; the last one must answer."""
 
 READING_TOOLS = frozenset({"read_file", "glob_files", "search_files", "terminal"})
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who asked for a pass ("": it is due by itself), under which policy, and the operator's
+    command that ends with it."""
+
+    policy: Policy
+    by: str = ""
+    command: PendingCommand | None = None
+
+    def ended(self, success: bool, result: str) -> tuple[CommandEnd | None, list[Event]]:
+        """The end of the command, to be stored with what the pass made."""
+        if self.command is None:
+            return None, []
+        end, told = ended(self.command, "applied" if success else "refused", result)
+        return end, [told]
 
 
 @dataclass(slots=True)
@@ -71,29 +90,39 @@ class CompactionStage:
         if state.config.goal_compression == "on_complete" and self._clears_goals(state):
             async for event in self._on_complete(state, runner):
                 yield event
-        asked, state.compact_asked = state.compact_asked, ""
-        budget = self.budget(state)
-        if not asked and not budget.is_due(budget.size(state.history)):
+        asked = self._asked(state)
+        budget = self.budget(state, asked.policy)
+        if not asked.by and not budget.is_due(budget.size(state.history)):
             return
         allowed = may_compact(
             breaker=state.breaker,
             now=self.now(),
             compacting=False,
-            manual=bool(asked),
+            manual=bool(asked.by),
             just_compacted=just_compacted,
         )
         if not allowed.allowed:
-            if asked:
+            if asked.by:
                 held = Nudge(what="compaction_held_back", text=allowed.why)
-                for event in await runner.write(state, [], [held]):
+                end, told = asked.ended(False, allowed.why)
+                for event in await runner.write(state, [], [held, *told], command=end):
                     yield event
             return
         async for event in self._pass(state, runner, budget, asked):
             yield event
 
-    def budget(self, state: RunState) -> Budget:
+    @staticmethod
+    def _asked(state: RunState) -> Asked:
+        by, state.compact_asked = state.compact_asked, ""
+        command, state.compact_command = state.compact_command, None
+        if command is None:
+            return Asked(policy_for(state.config), by)
+        policy = command.arguments.get("policy") or state.config.policy
+        return Asked(policy_for(state.config.with_(policy=policy)), who(command), command)
+
+    def budget(self, state: RunState, policy: Policy | None = None) -> Budget:
         fixed = self.counter.count(state.system_prompt) + count_tools(self.counter, self.schemas)
-        return policy_for(state.config).budget(
+        return (policy or policy_for(state.config)).budget(
             window=state.config.context_window,
             max_output_tokens=state.config.max_output_tokens,
             fixed=fixed,
@@ -120,7 +149,7 @@ class CompactionStage:
         if not step.edits:
             return
         budget = self.budget(state)
-        told = _compacted(
+        told = compacted(
             policy_for(state.config).name,
             step.edits,
             before=budget.size(before),
@@ -135,15 +164,10 @@ class CompactionStage:
     # A pass ----------------------------------------------------------------------------------
 
     async def _pass(
-        self, state: RunState, runner: Branching, budget: Budget, asked: str
+        self, state: RunState, runner: Branching, budget: Budget, asked: Asked
     ) -> AsyncIterator[Event]:
-        found = run_policy(
-            policy_for(state.config),
-            tuple(state.history),
-            budget,
-            self.facts(state),
-            manual=bool(asked),
-        )
+        history, facts = tuple(state.history), self.facts(state)
+        found = run_policy(asked.policy, history, budget, facts, manual=bool(asked.by))
         if found.tight and not state.warned_tight:
             state.warned_tight = True
             text = wording(state.config.language, "floor_high")
@@ -163,36 +187,38 @@ class CompactionStage:
                 has_calls=outcome.has_calls,
                 why=outcome.why,
             )
-        if not found.edits and not found.failures and found.tight:
+        if not asked.by and not found.edits and not found.failures and found.tight:
             return
         for event in await self._apply(state, runner, found, asked, sum(cost) if cost else None):
             yield event
 
     async def _apply(
-        self, state: RunState, runner: Branching, found: Pass, asked: str, cost: float | None
+        self, state: RunState, runner: Branching, found: Pass, asked: Asked, cost: float | None
     ) -> list[Event]:
         """Take over what the pass made, or note that it failed: then nothing changes."""
         verdict = found.judged()
-        success = bool(found.edits) if asked else verdict.success
+        success = bool(found.edits) if asked.by else verdict.success
         breaker = state.breaker.at(self.now())
         after = breaker.after_success() if success else breaker.after_failure(self.now())
-        if asked and not success:
+        if asked.by and not success:
             after = breaker
+        end, told_of = asked.ended(success, _result(found, verdict, success))
         told: list[Event] = [
             replace(
-                _compacted(
+                compacted(
                     found.policy.name,
                     found.edits,
                     before=found.tokens_before,
                     after=found.tokens_after if success else found.tokens_before,
-                    trigger="manual" if asked else "overflow",
+                    trigger="manual" if asked.by else "overflow",
                     breaker=after,
                 ),
                 success=success,
-                by=asked,
+                by=asked.by,
                 cost=cost,
                 why="" if success else verdict.why,
-            )
+            ),
+            *told_of,
         ]
         if after.state != state.breaker.state:
             told.append(BreakerChanged(state=after.state, failures=after.failures))
@@ -200,13 +226,13 @@ class CompactionStage:
         context = {**state.trace.context, "breaker": after.to_json()}
         draft = next((i.message for i in found.items if _is_draft(i)), None)
         if not success:
-            return await runner.write(state, [], told, context=context)
+            return await runner.write(state, [], told, context=context, command=end)
         state.just_compacted = True
         items = (*found.items, *self._files_back(state, found))
         if draft is None:
             state.history = list(items)
-            return await runner.write(state, [], told, context=context)
-        return await self._store_summary(state, runner, items, draft, told, context)
+            return await runner.write(state, [], told, context=context, command=end)
+        return await self._store_summary(state, runner, items, draft, told, context, end)
 
     def _files_back(self, state: RunState, found: Pass) -> list[Item]:
         """The newest files that were read and have left the window, for as long as it stays
@@ -234,6 +260,7 @@ class CompactionStage:
         draft: Message,
         told: list[Event],
         context: Mapping[str, Json],
+        command: CommandEnd | None,
     ) -> list[Event]:
         """The summary becomes a message below the first user message, and the new head."""
         first = next((i.message.sequence for i in items if i.message.role == "user"), 0)
@@ -242,7 +269,9 @@ class CompactionStage:
         draft = replace(draft, metadata=metadata)
         lane = Lane(head=first)
         told = [replace(e, message=-1) if isinstance(e, Compacted) else e for e in told]
-        events = await runner.write(state, [draft], told, context=context, lane=lane)
+        events = await runner.write(
+            state, [draft], told, context=context, lane=lane, command=command
+        )
         state.history = list(settled(items, lane.items[-1].message))
         return events
 
@@ -290,11 +319,12 @@ class CompactionStage:
         """Extract knowledge on a side branch; its entries wait to be judged."""
         outcome = Branched(max_turns=REFLECTION_TURNS)
         lane = self._lane(state, "reflection", READING_TOOLS)
-        after = lane.head
+        after, began = lane.head, state.trace.last_sequence
         text = wording(state.config.language, "reflection")
         async for event in self._say(state, runner, lane, text, outcome):
             yield event
-        entries = extracted(outcome.text or "", after=after, goal_id=state.goals.current or "")
+        goal = state.goals.current or ""
+        entries = extracted(outcome.text or "", after=after, began=began, goal_id=goal)
         if not entries:
             return
         found = [
@@ -363,53 +393,11 @@ def pending_entries(state: RunState) -> list[Entry]:
     return [entry_from_json(e) for e in kept]
 
 
+def _result(found: Pass, verdict: Judgement, success: bool) -> str:
+    if not success:
+        return verdict.why
+    return f"{found.tokens_before:,} → {found.tokens_after:,} tokens"
+
+
 def _is_draft(item: Item) -> bool:
     return item.kind == "inserted" and item.message.source == "summary"
-
-
-def _compacted(
-    policy: str,
-    edits: Sequence[Edit],
-    *,
-    before: int,
-    after: int,
-    trigger: str,
-    breaker: Breaker,
-) -> Compacted:
-    touched = sorted({n for e in edits for n in e.sequences})
-    return Compacted(
-        policy=policy,
-        level=max((e.level for e in edits), default=0),
-        strategy=", ".join(dict.fromkeys(e.strategy for e in edits)),
-        trigger=trigger,
-        tokens_before=before,
-        tokens_after=after,
-        first=touched[0] if touched else 0,
-        last=touched[-1] if touched else 0,
-        removed=sum(len(e.sequences) for e in edits if e.what == "removed"),
-        edits=tuple(_edit_json(e) for e in edits),
-        breaker=breaker.state,
-    )
-
-
-def _edit_json(edit: Edit) -> dict[str, Json]:
-    return {
-        "strategy": edit.strategy,
-        "level": edit.level,
-        "what": edit.what,
-        "messages": _ranges(edit.sequences),
-        "count": len(edit.sequences),
-        "why": edit.why,
-        "tokens_saved": edit.tokens_saved,
-    }
-
-
-def _ranges(numbers: Sequence[int]) -> list[list[int]]:
-    """``[[3, 7], [9, 9]]``: neighbours as one range, so that a ledger row stays small."""
-    found: list[list[int]] = []
-    for n in sorted(set(numbers)):
-        if found and found[-1][1] == n - 1:
-            found[-1][1] = n
-        else:
-            found.append([n, n])
-    return found

@@ -76,7 +76,7 @@ def lab_subject(
 ) -> Subject:
     """The trace with all its ``messages`` by sequence. ``tools``: neutral schemas, as far as
     they are known. Messages that have no count yet are counted."""
-    config = RunConfig.from_json(state.config)
+    config = _config(state)
     model = config.model or ""
     counter = counter_for(config.provider or "", model)
     path = [_counted(m, counter) for m in whole_path(messages, state.head_sequence)]
@@ -95,6 +95,14 @@ def lab_subject(
         context_window=config.context_window,
         max_output_tokens=config.max_output_tokens,
     )
+
+
+def _config(state: TraceState) -> RunConfig:
+    """The trace's settings; the defaults where it came with some that no run here could have."""
+    try:
+        return RunConfig.from_json(state.config)
+    except InvalidConfig:
+        return RunConfig()
 
 
 def _counted(message: Message, counter: TokenCounter) -> Message:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
+from cyberagent.compaction.cut import safe_cut
 from cyberagent.compaction.keep import (
     USER_MESSAGES_BUDGET,
     kept_json,
@@ -47,7 +48,8 @@ class SummaryCompaction:
 
     ``prompt``: the wording that asks for the summary; ``role``: of its message; ``characters``:
     the most that is kept of its text (0: all); ``continues``: in the middle of tools, a message
-    to go on follows.
+    to go on follows; ``recent_share``: the share of the room below the target that the newest
+    turns may fill word for word, the summary then being of what came before them.
     """
 
     name: str = "summary"
@@ -59,6 +61,7 @@ class SummaryCompaction:
     characters: int = 0
     continues: bool = False
     user_messages_budget: int = USER_MESSAGES_BUDGET
+    recent_share: float = 0.0
 
     def apply(self, items: Items, budget: Budget, facts: Facts) -> Step | SummaryRequest:
         """What to ask for. Nothing where a call still waits for its result, and where only what
@@ -66,9 +69,10 @@ class SummaryCompaction:
         links = link(items)
         newest = newest_turn(items)
         pending = any(place >= newest for place in links.open)
-        if pending or not self._has_work(items, links, facts):
+        head = items[: self._cut(items, "", budget, facts)]
+        if pending or not self._has_work(head, link(head), facts):
             return Step(items)
-        stood = _stood_for(items)
+        stood = _stood_for(head)
         instruction = wording(facts.language, self.prompt).format(
             index=message_index(stood, facts), characters=self.characters
         )
@@ -97,30 +101,52 @@ class SummaryCompaction:
     def rebuild(self, items: Items, text: str, budget: Budget, facts: Facts) -> Step:
         """The history with a summary of this text. The summary is a draft, to be stored as a
         child of the first user message; see :func:`settled`."""
-        tail: list[Item] = []
-        if self.continues and items and items[-1].message.role == "tool":
-            again = label(facts.language, "summary_continue")
-            tail.append(inserted(again, facts, strategy=self.name, why="it was amid tools"))
         text = clean_text(text).strip()
         if self.characters and len(text) > self.characters:
             text = text[: self.characters - 1] + "…"
-        draft = summary_message(items, text, facts, role=self.role)
+        cut = self._cut(items, text, budget, facts)
+        after, stood = self._rebuilt(items, cut, text, budget, facts)
+        why = f"a summary stands for {stood} messages"
+        edits = edits_between(items, after, strategy=self.name, level=self.level, why=why)
+        return Step(after, edits)
+
+    def _cut(self, items: Items, text: str, budget: Budget, facts: Facts) -> int:
+        """Where the newest turns begin that stay as they are: as many as fit into their share of
+        what is left below the target, never a call apart from its result."""
+        if not self.recent_share:
+            return len(items)
+        whole, _ = self._rebuilt(items, len(items), text, budget, facts)
+        room = (budget.target - budget.size(whole)) * self.recent_share / budget.ratio
+        cut = len(items)
+        while cut > 1 and (room := room - items[cut - 1].message.tokens) >= 0:
+            cut -= 1
+        links = link(items)
+        while cut < len(items) and safe_cut(items, links, cut) != cut:
+            cut += 1
+        return cut
+
+    def _rebuilt(
+        self, items: Items, cut: int, text: str, budget: Budget, facts: Facts
+    ) -> tuple[Items, int]:
+        """The history in which a summary of this text stands for what is before ``cut``, and how
+        many messages leave the path for it."""
+        head, recent = items[:cut], list(items[cut:])
+        if self.continues and not recent and items and items[-1].message.role == "tool":
+            again = label(facts.language, "summary_continue")
+            recent.append(inserted(again, facts, strategy=self.name, why="it was amid tools"))
+        draft = summary_message(head, text, facts, role=self.role)
         item = Item(draft, "inserted", self.name, "stands for what came before")
-        budgeted = self.user_messages_budget
         after = rebuilt_history(
-            items, item, facts, budget, user_messages_budget=budgeted, tail=tail
+            head, item, facts, budget, user_messages_budget=self.user_messages_budget, tail=recent
         )
         noted = {
-            **draft.metadata["stands_for"],
+            **stands_for_note(items),
             "tokens_before": raw_size(items),
             "tokens_after": raw_size(after),
         }
         metadata = {**draft.metadata, "stands_for": noted, "kept": kept_json(after)}
         final = replace(item, message=replace(draft, metadata=metadata))
-        after = tuple(final if i is item else i for i in after)
-        why = f"a summary stands for {noted['messages']} messages"
-        edits = edits_between(items, after, strategy=self.name, level=self.level, why=why)
-        return Step(after, edits)
+        return tuple(final if i is item else i for i in after), noted["messages"]
 
 
 def settled(items: Items, stored: Message) -> Items:
@@ -150,11 +176,18 @@ def summary_message(
         for name, sequence in facts.skills.items()
     }
     metadata: dict[str, Json] = {
-        "stands_for": {"first": first, "last": last, "messages": len(stood)},
+        "stands_for": stands_for_note(items),
         "snapshot": {"goals": facts.plan.to_json(), "injected_skills": skills},
     }
     draft = Message(role=role, parts=tuple(parts), source="summary", metadata=metadata)
     return replace(draft, tokens=count_message(facts.counter, draft))
+
+
+def stands_for_note(items: Items) -> dict[str, int]:
+    """Which stored messages leave the path when a summary takes the place of ``items``."""
+    stood = _stood_for(items)
+    first, last = _span(stood)
+    return {"first": first, "last": last, "messages": len(stood)}
 
 
 def _stood_for(items: Items) -> Items:

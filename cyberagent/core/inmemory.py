@@ -181,9 +181,7 @@ class InMemoryStore:
                 "something was appended or rewound meanwhile"
             )
 
-    def _chain(
-        self, rows: _Rows, drafts: Sequence[Message], above: int | None
-    ) -> list[Message]:
+    def _chain(self, rows: _Rows, drafts: Sequence[Message], above: int | None) -> list[Message]:
         depth = 0
         if above:
             if above not in rows.messages:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from cyberagent.core import injection
 from cyberagent.core.asking import Asking, Outcome
 from cyberagent.core.config import SKILL_RECENCY_THRESHOLD, RunConfig
-from cyberagent.core.control import NoControl, apply_commands, ended
+from cyberagent.core.control import NoControl, apply_commands, ended, recent
 from cyberagent.core.errors import (
     CyberAgentError,
     InvalidInput,
@@ -132,9 +132,21 @@ class AgentRunner:
             turn=trace.turn + turns,
             owner=self.parts.owner,
         )
+        dead, told = self._answers_to_dead_calls(state) if drafts else ([], [])
         return state, events + await self.write(
-            state, drafts, [session], status="running", turn=trace.turn + turns
+            state, [*dead, *drafts], [*told, session], status="running", turn=trace.turn + turns
         )
+
+    @staticmethod
+    def _answers_to_dead_calls(state: RunState) -> tuple[list[Message], list[Event]]:
+        """Results for the calls of a batch that a dead process left, as new messages follow it:
+        stored with those, since after them nothing can answer it any more."""
+        message, waiting = unanswered(state.history)
+        if message is None:
+            return [], []
+        drafts, events = skipped_results(message, waiting, state)
+        why = "new messages came after a batch that a process left when it ended"
+        return drafts, [*events, Recovery(step="interrupted calls answered", why=why)]
 
     async def _close_open_call(self, state: RunState) -> list[Event]:
         """End the call that a dead process left open: its answer will never come."""
@@ -266,21 +278,24 @@ class AgentRunner:
         one framework-only batch before the first answer."""
         due: list[ToolCall] = []
         held: list[Event] = []
+        asked = dict(state.asked_skills)
         sequence = state.trace.last_sequence + 1
         for name in state.wanted_skills:
             if injection.skill_in_window(name, state.injected, state.history, threshold):
-                why = f"it is among the last {threshold} messages"
-                held.append(Injected(what=f"skill {name}", why=why, fired=False))
+                held.append(Injected(what=f"skill {name}", why=recent(threshold), fired=False))
+                state.asked_skills.pop(name, None)
             else:
                 due.append(injection.skill_call(name, sequence, len(due)))
-        for event in await self.write(state, [], held) if held else ():
+        context = {**state.trace.context, injection.ASKED: dict(state.asked_skills)}
+        changed = context if state.asked_skills != asked else None
+        for event in await self.write(state, [], held, context=changed) if held else ():
             yield event
         if not due:
             return
         batch = Message(role="assistant", parts=tuple(due), source="framework")
         fired = [
-            Injected(what=f"skill {c.parsed()['name']}", why="declared for this run", message=-1)
-            for c in due
+            Injected(what=f"skill {name}", why=_why(asked.get(name)), message=-1)
+            for name in (c.parsed()["name"] for c in due)
         ]
         for event in await self.write(state, [batch], fired):
             yield event
@@ -359,6 +374,10 @@ class AgentRunner:
     async def _fail(self, state: RunState, error: CyberAgentError) -> list[Event]:
         told = Error(error=str(error), error_class=type(error).__name__)
         return await self._end(state, "failed", why=str(error), before=[told])
+
+
+def _why(asked_by: Json) -> str:
+    return f"asked for by {asked_by}" if asked_by else "declared for this run"
 
 
 def _sum(one: float | None, other: float | None) -> float | None:

@@ -96,7 +96,7 @@ def test_a_policy_that_cannot_work_is_refused_and_the_reason_named(names, parame
 
 
 def test_an_unknown_policy_is_refused():
-    with pytest.raises(InvalidConfig, match="cyber, opencode, layered, off"):
+    with pytest.raises(InvalidConfig, match="cyber, cyber_recent, opencode, layered, off"):
         policy_named("best")
 
 

@@ -196,11 +196,13 @@ async def test_an_operator_and_the_model_can_ask_for_a_compaction(tmp_path: Path
     control = ManualControl(by="ada")
     run = run_of(tmp_path, GOALS, {"context_window": 100_000})
     runner = await build_runner(run.config, store=run.store, environment={}, control=control)
-    async for event in runner.run(MISSION, run.config):
+    first = runner.run(MISSION, run.config)
+    async for event in first:
         run.events.append(event)
         if event.kind == "GoalChanged" and event.done == 1:  # type: ignore[attr-defined]
             control.request("compact")
             break
+    await first.aclose()
     async for event in runner.run([], run.config, trace_id=next(iter(run.store._traces))):
         run.events.append(event)
     [done] = passes(run)
@@ -262,4 +264,25 @@ async def test_files_that_were_read_come_back_after_a_summary(tmp_path: Path):
     assert f"was read as message {newest}" in back[0].why
     assert back[0].message.text.startswith("[Restored after compaction: f")
     assert all(len(i.message.text) < 4_200 for i in back)
+    await assert_every_window_holds(run)
+
+
+async def test_cyber_recent_keeps_the_newest_turns_word_for_word(tmp_path: Path):
+    config = {"context_window": 16_000, "policy": "cyber_recent"}
+    reads = [read(f"f{n}.txt") for n in range(8)] + [{"say": "End."}]
+    summary = {"say": "1. **Findings**: [2-7] the first files hold facts."}
+    run = await run_of(tmp_path, reads, config, compression=[summary]).go()
+    done = passes(run)[0]
+    assert done.strategy == "recent"
+    number = next(
+        n for n, after in await run.store.main_calls(run.done.trace) if after == done.message
+    )
+    window = (await rebuilt(run.store, run.done.trace, number, PROJECTIONS)).window
+    newest = [i for i in window.items if i.kind == "whole" and i.message.name == "read_file"]
+    stored = [i for i in window.items if i.kind == "whole"]
+    assert newest and newest[-1] == stored[-1]
+    assert done.tokens_after <= 16_000 * 0.35
+    # What it stands for is off the path, the kept turns too; the summary knows where they are.
+    stood = (await run.path())[1].metadata["stands_for"]
+    assert stood["last"] >= newest[-1].message.sequence or len(passes(run)) > 1
     await assert_every_window_holds(run)
