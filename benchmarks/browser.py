@@ -29,7 +29,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         server = Server(Path(folder)).start()
         traces = {n: store(server, f"long({n}).store(local_admin())") for n in (SHORT, LONG)}
-        browser = playwright.chromium.launch(executable_path=find(), args=FLAGS + ["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=find(), args=[*FLAGS, "--no-sandbox"])
         try:
             found = measured(
                 browser.new_page(viewport={"width": 1440, "height": 900}), server, traces

@@ -13,10 +13,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from cyberagent.compaction.cut import safe_cut
 from cyberagent.compaction.lab import (
     Report,
     Subject,
@@ -26,11 +24,8 @@ from cyberagent.compaction.lab import (
     lab_subject,
     replayed,
 )
-from cyberagent.compaction.policy import POLICIES, Policy
-from cyberagent.compaction.summary import SummaryCompaction
-from cyberagent.compaction.values import Facts, Items, Step, edits_between, link
+from cyberagent.compaction.policy import POLICIES
 from cyberagent.core.errors import CyberAgentError
-from cyberagent.core.guards import Budget
 from cyberagent.trace.formats import TraceBundle, read_transcript
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +33,8 @@ CORPUS = ROOT.parent / "shared" / "corpus"
 PAGE = ROOT / "docs" / "lab.md"
 BEGIN, END = "<!-- made by benchmarks/lab_corpus.py -->", "<!-- end -->"
 WITHIN = 0.02
+OTHERS = ("cyber_recent", "opencode", "layered")
+PAIRS = tuple((one, other) for one in ("cyber", "cyber_recent") for other in OTHERS if one != other)
 
 SESSIONS: tuple[tuple[str, str, int], ...] = (
     ("claude-code A", "claude-code/*258c7280-ae70-4798-800f-63464d01a85d.jsonl", 1),
@@ -131,80 +128,53 @@ def _recall(r: Report) -> str:
 
 
 def equal(found: Sequence[tuple[str, Subject]]) -> str:
-    others = ("opencode", "layered", "cyber + recent")
+    """Every policy brought to the mean tokens of ``cyber``, and who recalls more."""
     rows = [
-        "| session | window | mean | cyber | " + " | ".join(others) + " |",
-        "| --- | ---: | ---: | ---: |" + " ---: |" * len(others),
+        "| session | window | mean | cyber | " + " | ".join(OTHERS) + " |",
+        "| --- | ---: | ---: | ---: |" + " ---: |" * len(OTHERS),
     ]
-    beaten = {name: [0, 0, 0] for name in others}
+    beaten = {pair: [0, 0, 0] for pair in PAIRS}
     for name, subject in found:
         for window in (subject.raw_peak, subject.raw_peak // 2):
             own = lab_policy("cyber", window, subject.segmented)
             base = replayed(subject, own, window, problems_of=None)
-            cells = [name, f"{window:,}", f"{base.mean_tokens:,.0f}", _recall(base)]
-            for other in others:
-                policy = (
-                    with_recent(own)
-                    if other == "cyber + recent"
-                    else lab_policy(other, window, subject.segmented)
+            reports = {"cyber": base}
+            for other in OTHERS:
+                policy = lab_policy(other, window, subject.segmented)
+                reports[other] = at_equal_tokens(
+                    subject, policy, window, base.mean_tokens, within=WITHIN
                 )
-                r = at_equal_tokens(subject, policy, window, base.mean_tokens, within=WITHIN)
-                cells.append(_compared(r, base, beaten[other]))
-            rows.append("| " + " | ".join(cells) + " |")
+            cells = [_compared(r, base) for r in reports.values()]
+            rows.append(
+                "| " + " | ".join([name, f"{window:,}", f"{base.mean_tokens:,.0f}", *cells]) + " |"
+            )
+            for one, other in PAIRS:
+                _count(reports[one], reports[other], base, beaten[one, other])
     told = [
-        f"Against {other}: cyber is ahead in {won}, level in {level}, behind in {lost}."
-        for other, (won, level, lost) in beaten.items()
+        f"{one} against {other}: ahead in {won}, level in {level}, behind in {lost}."
+        for (one, other), (won, level, lost) in beaten.items()
     ]
     return (
         "### Next-use recall at equal mean tokens\n\n" + "\n".join(rows) + "\n\n" + " ".join(told)
     )
 
 
-def _compared(r: Report, base: Report, counts: list[int]) -> str:
-    """The recall, and the mean where it could not be made equal: then it is not counted."""
-    share = r.mean_tokens / base.mean_tokens
-    if abs(share - 1) > WITHIN:
-        return f"{_recall(r)} (at {share:.0%} of the tokens)"
-    mine, its = base.recall or 0.0, r.recall or 0.0
-    counts[1 if abs(mine - its) < 0.0005 else 0 if mine > its else 2] += 1
-    return _recall(r)
+def _is_equal(r: Report, base: Report) -> bool:
+    return abs(r.mean_tokens / base.mean_tokens - 1) <= WITHIN
 
 
-# What was tried ------------------------------------------------------------------------------
+def _compared(r: Report, base: Report) -> str:
+    """The recall, and the mean where it could not be made equal."""
+    if _is_equal(r, base):
+        return _recall(r)
+    return f"{_recall(r)} (at {r.mean_tokens / base.mean_tokens:.0%} of the tokens)"
 
 
-@dataclass(frozen=True, slots=True)
-class RecentTurns(SummaryCompaction):
-    """Level 2 that leaves the newest turns as they are, up to ``share`` of the room below the
-    target, and summarises what came before. An experiment of the lab: no run uses it."""
-
-    share: float = 0.5
-
-    def rebuild(self, items: Items, text: str, budget: Budget, facts: Facts) -> Step:
-        whole = SummaryCompaction.rebuild(self, items, text, budget, facts)
-        room = (budget.target - budget.size(whole.items)) * self.share
-        cut = len(items)
-        while cut > 1 and (room := room - items[cut - 1].message.tokens) >= 0:
-            cut -= 1
-        links = link(items)
-        while cut < len(items) and safe_cut(items, links, cut) != cut:
-            cut += 1
-        if cut == len(items):
-            return whole
-        head = SummaryCompaction.rebuild(self, items[:cut], text, budget, facts)
-        after = (*head.items, *items[cut:])
-        edits = edits_between(items, after, strategy=self.name, level=self.level, why="recent")
-        return Step(after, edits)
-
-
-def with_recent(policy: Policy) -> Policy:
-    def changed(strategy: SummaryCompaction) -> RecentTurns:
-        return RecentTurns(**{f.name: getattr(strategy, f.name) for f in fields(strategy)})
-
-    strategies = tuple(
-        changed(s) if isinstance(s, SummaryCompaction) else s for s in policy.strategies
-    )
-    return replace(policy, name="cyber + recent", strategies=strategies)
+def _count(one: Report, other: Report, base: Report, counts: list[int]) -> None:
+    """Runs that could not be made equal are shown, not counted."""
+    if _is_equal(one, base) and _is_equal(other, base):
+        mine, its = one.recall or 0.0, other.recall or 0.0
+        counts[1 if abs(mine - its) < 0.0005 else 0 if mine > its else 2] += 1
 
 
 if __name__ == "__main__":
