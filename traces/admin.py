@@ -10,7 +10,7 @@ from django.db.models import Model
 from django.http import HttpRequest
 
 from traces import access
-from traces.models import ApiToken, Command, ModelCall, SignInLink, Trace
+from traces.models import ApiToken, Command, Knowledge, ModelCall, SignInLink, Trace
 
 
 class ReadOnly(admin.ModelAdmin):
@@ -48,6 +48,13 @@ class CommandAdmin(ReadOnly):
     list_display = ("trace_id", "name", "by", "status", "result", "created_at")
     list_filter = ("name", "status")
     list_select_related = ("by",)
+    show_full_result_count = False
+
+
+@admin.register(Knowledge)
+class KnowledgeAdmin(ReadOnly):
+    list_display = ("trace_id", "name", "text", "status", "judge", "created_at")
+    list_filter = ("status",)
     show_full_result_count = False
 
 

@@ -1,4 +1,4 @@
-"""The REST API of traces: reading, starting, commands, events, tokens.
+"""The REST API of traces: reading, starting, events, tokens.
 
 Each function finds the trace for this person, calls one domain function and answers.
 Source: docs/api.md.
@@ -17,13 +17,10 @@ from ninja import Header, Query, Router, Status
 from cyberagent.core.config import RunConfig
 from cyberagent.core.errors import InvalidInput, NotFound
 from cyberagent.core.types import Json, Message
-from traces import access, commands, listing, paths
+from traces import access, listing, paths
 from traces.api_schemas import (
     CallOut,
     CallPage,
-    CommandIn,
-    CommandOut,
-    CommandPage,
     EventPage,
     MessageOut,
     MessagePage,
@@ -38,7 +35,7 @@ from traces.api_schemas import (
     TracePage,
     WindowOut,
 )
-from traces.models import ApiToken, Command, Event, ModelCall, Trace
+from traces.models import ApiToken, Event, ModelCall, Trace
 from traces.models import Message as MessageRow
 from traces.rows import (
     CALL_COLUMNS,
@@ -49,7 +46,7 @@ from traces.rows import (
     hold,
     message_from,
 )
-from traces.shapes import call_json, command_json, message_json, trace_detail, trace_json
+from traces.shapes import call_json, message_json, trace_detail, trace_json
 from traces.starting import start_for
 from traces.stream import event_stream
 from traces.windows import window_of
@@ -239,40 +236,6 @@ def _number(last_event_id: str, after: int) -> int:
     if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 10):
         raise InvalidInput("Last-Event-ID must be the number of an event")
     return int(last_event_id)
-
-
-# Commands ----------------------------------------------------------------------------------
-
-
-@router.get(
-    "/traces/{trace_id}/commands", response={200: CommandPage, **PROBLEMS}, tags=["commands"]
-)
-def list_commands(
-    request: HttpRequest, trace_id: str, after: int = After, limit: int = Limit
-) -> Any:
-    """Who did what to this run, and what became of it."""
-    trace = access.find_trace(request.user, trace_id)
-    rows = Command.objects.filter(trace=trace, pk__gt=after).select_related("by").order_by("pk")
-    return answer(page_of([command_json(c) for c in rows[: limit + 1]], limit, "id"))
-
-
-@router.post(
-    "/traces/{trace_id}/commands", response={202: CommandOut, **PROBLEMS}, tags=["commands"]
-)
-def give_command(request: HttpRequest, trace_id: str, body: CommandIn) -> Any:
-    """Say something, pause, resume or stop. It is stored at once and applied by the run at its
-    next safe point. Needs the role operator."""
-    access.require(request.user, "operator")
-    trace = access.find_trace(request.user, trace_id)
-    if (body.name == "say") != (body.text is not None):
-        raise InvalidInput("say needs a text, and no other command takes one")
-    given = {
-        "say": lambda: commands.say(trace, body.text, by=request.user),
-        "pause": lambda: commands.pause(trace, by=request.user),
-        "resume": lambda: commands.resume(trace, by=request.user),
-        "stop": lambda: commands.stop(trace, by=request.user),
-    }[body.name]()
-    return answer(command_json(given), 202)
 
 
 # Tokens ------------------------------------------------------------------------------------

@@ -184,8 +184,19 @@ class EventPage(Schema):
 
 
 class CommandIn(Strict):
-    name: Literal["say", "pause", "resume", "stop"]
-    text: Words | None = Field(default=None, description="what to say; only for `say`")
+    """An act and what it needs; what belongs to another act is an error."""
+
+    name: Literal["say", "pause", "resume", "stop", "rewind", "edit", "compact", "policy", "inject"]
+    text: Words | None = Field(default=None, description="`say`, `edit`: the words")
+    to: Number | None = Field(default=None, description="`rewind`: a message; 0: before the first")
+    head: Number | None = Field(
+        default=None, description="`rewind`, `edit`: the head that you saw; refused if it moved"
+    )
+    why: Line | None = Field(default=None, description="`rewind`: for the record")
+    sequence: Number | None = Field(default=None, description="`edit`: a message by a person")
+    resume: bool | None = Field(default=None, description="`edit`: go on from it (default)")
+    policy: Line | None = Field(default=None, description="`policy`; `compact`: for this once")
+    skill: Line | None = Field(default=None, description="`inject`")
 
     model_config = ConfigDict(
         extra="forbid",
@@ -207,6 +218,96 @@ class CommandOut(Schema):
 class CommandPage(Schema):
     items: list[CommandOut]
     next: int | None
+
+
+# Going back, the window, knowledge ---------------------------------------------------------
+
+
+class ReceiptOut(Schema):
+    asked: int
+    to: int = Field(description="the safe point that it leads to")
+    head: int
+    leaves: int = Field(description="messages of the main path that are left")
+    brings_back: int = Field(description="messages that are on the path again")
+    goals_done: int
+    goals_total: int
+    current_goal: str
+    skills: list[str]
+    calls: int
+    checked: int
+    held: int
+    first_broken: int | None
+    then: int | None = Field(description="the call that was made right there")
+    then_sha256: str
+    now_sha256: str
+    equal: bool | None
+    difference: str
+    state: Literal["holds", "partial", "differs", "no_calls"]
+
+
+class ForkIn(Strict):
+    at: Number = Field(description="the last message that both have")
+
+
+class PreviewOut(Schema):
+    policy: str
+    tokens_before: int
+    tokens_after: int
+    tokens_saved: int
+    floor: int = Field(description="tokens that nothing can remove")
+    limit: int | None = Field(description="the most that can be sent")
+    edits: list[dict[str, Any]]
+    users_whole: list[int]
+    users_quoted: list[int]
+    cached_lost: int
+    stubbed: bool = Field(description="a model would write a summary; a stub stands for it")
+    worth_it: bool
+    why: str
+
+
+class CompactionPage(Schema):
+    items: list[dict[str, Any]]
+    next: int | None
+
+
+class InjectionOut(Schema):
+    number: int
+    at: str
+    what: str
+    why: str
+    fired: bool
+    call: int | None
+    message: int | None
+    tokens: int
+    window: Literal["whole", "changed", "gone", "later", ""]
+
+
+class InjectionPage(Schema):
+    items: list[InjectionOut]
+    next: int | None
+
+
+class KnowledgeOut(Schema):
+    id: int
+    name: str
+    text: str
+    sources: list[int]
+    goal_id: str
+    status: str
+    judge: str = Field(description="a person's name, or knowledge_eval")
+    why: str
+    created_at: datetime
+    judged_at: datetime | None
+
+
+class KnowledgePage(Schema):
+    items: list[KnowledgeOut]
+    next: int | None
+
+
+class JudgementIn(Strict):
+    status: Literal["accepted", "rejected"]
+    why: Annotated[str, Field(max_length=2000), AfterValidator(_no_nul)] = ""
 
 
 # Imports, providers, tokens ----------------------------------------------------------------

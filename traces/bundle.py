@@ -23,6 +23,8 @@ from cyberagent.trace.tree import pair
 from traces import live, models, ports, rows, sql
 from traces.bulk import TreePlan, in_parts, plan_tree
 from traces.place import is_answer
+from traces.projection import knowledge_in
+from traces.projection import refresh as refresh_knowledge
 from traces.store import read_blobs
 from traces.write import plan_columns, shown_columns
 
@@ -119,6 +121,8 @@ def _store(ready: _Prepared, names: Mapping[str, str], owner: Any, parent: str |
     keys = _store_branches(trace_id, plan)
     _store_messages(trace_id, ready.messages, plan, keys, moment)
     _store_events(trace_id, events, moment)
+    if told := knowledge_in(events):
+        refresh_knowledge(trace_id, told, moment)
     _store_calls(trace_id, bundle.calls, moment)
     _store_blobs(bundle.blobs)
     if bundle.state.head_sequence:

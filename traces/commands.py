@@ -7,31 +7,37 @@ what is checked by the caller (``traces.access``). Source: docs/running.md, "Com
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from django.contrib.auth.models import AbstractBaseUser
 from django.db import transaction
+from django.db.models import Q
 
 from cyberagent import presets
-from cyberagent.core import events
 from cyberagent.core.config import RunConfig
 from cyberagent.core.errors import Conflict, InvalidInput, NotFound
-from cyberagent.core.ports import CommandEnd, NewTrace
+from cyberagent.core.injection import WANTED
+from cyberagent.core.ports import NewTrace
 from cyberagent.core.tokens import count_message, counter_for
-from cyberagent.core.types import Json, TraceStatus, text_message
-from traces import lease, ports, rows, write
-from traces.models import Command, Trace
+from cyberagent.core.types import text_message
+from traces import acts, lease, ports, write
+from traces.acting import (
+    ENDED,
+    RESUMABLE,
+    Person,
+    already,
+    at_once,
+    end,
+    locked,
+    name_of,
+    pending,
+    set_status,
+)
+from traces.models import LIVE_STATUSES, Command, Trace
 from traces.queueing import queue_after_commit
 
-Person = AbstractBaseUser | None
-"""Who acts; None: the program itself."""
-
-ENDED = ("completed", "failed", "stopped", "interrupted")
-RESUMABLE = ("paused", "failed", "stopped", "interrupted")
-SKILLS = "inject_skills"
-"""Where a trace's context keeps the skills that it was started with."""
+SKILLS = WANTED
+"""Where a trace's context keeps the skills that it was started with, or was given since."""
 
 
 def start(
@@ -74,10 +80,10 @@ def say(trace: Trace, text: str, *, by: Person) -> Command:
     if not text.strip():
         raise InvalidInput("say something: the text is empty")
     with transaction.atomic():
-        now = _locked(trace)
-        command = _pending(now, "say", by, {"text": text})
+        now = locked(trace)
+        command = pending(now, "say", by, {"text": text})
         if now.status != "waiting" and not now.is_live:
-            _set_status(now, "queued", f"{_name(by)} said something")
+            set_status(now, "queued", f"{name_of(by)} said something")
             queue_after_commit(now.pk)
     return command
 
@@ -85,24 +91,24 @@ def say(trace: Trace, text: str, *, by: Person) -> Command:
 def pause(trace: Trace, *, by: Person) -> Command:
     """Raises Conflict where the run is not live."""
     with transaction.atomic():
-        now = _locked(trace)
+        now = locked(trace)
         if not now.is_live:
-            raise Conflict(f"the run cannot be paused: it is {_already(now)}")
+            raise Conflict(f"the run cannot be paused: it is {already(now)}")
         if lease.is_free(now.pk):
-            return _at_once(now, "pause", by, "paused", f"paused by {_name(by)}")
-        return _pending(now, "pause", by)
+            return at_once(now, "pause", by, "paused", f"paused by {name_of(by)}")
+        return pending(now, "pause", by)
 
 
 def resume(trace: Trace, *, by: Person) -> Command:
     """Queue a run that was paused, stopped or interrupted, or that failed. Raises Conflict for
     one that is live, waits for an approval or has completed."""
     with transaction.atomic():
-        now = _locked(trace)
+        now = locked(trace)
         if now.status == "completed":
             raise Conflict("the run has completed; say something to go on")
         if now.status not in RESUMABLE:
-            raise Conflict(f"the run cannot be resumed: it is {_already(now)}")
-        command = _at_once(now, "resume", by, "queued", f"resumed by {_name(by)}")
+            raise Conflict(f"the run cannot be resumed: it is {already(now)}")
+        command = at_once(now, "resume", by, "queued", f"resumed by {name_of(by)}")
         queue_after_commit(now.pk)
     return command
 
@@ -110,101 +116,52 @@ def resume(trace: Trace, *, by: Person) -> Command:
 def stop(trace: Trace, *, by: Person) -> Command:
     """Raises Conflict where the run has ended."""
     with transaction.atomic():
-        now = _locked(trace)
+        now = locked(trace)
         if now.status in ENDED:
-            raise Conflict(f"the run is {_already(now)}")
+            raise Conflict(f"the run is {already(now)}")
         if lease.is_free(now.pk):
-            return _at_once(now, "stop", by, "stopped", f"stopped by {_name(by)}")
-        return _pending(now, "stop", by)
+            return at_once(now, "stop", by, "stopped", f"stopped by {name_of(by)}")
+        return pending(now, "stop", by)
+
+
+# When nobody drives any more -------------------------------------------------------------------
 
 
 def settle(trace_id: str) -> bool:
-    """Deal with commands that came while their run was ending, when nobody drives it any more.
-    True: the run must be driven again, to hear what was said; it is queued."""
+    """Deal with commands that came while their run was ending, or for which it paused, when
+    nobody drives it any more. True: the run must be driven again; it is queued.
+
+    First, in their order, what can be done to a run at rest; then a stop; then what was said. A
+    compaction waits until the run goes on.
+    """
     with transaction.atomic():
         trace = Trace.objects.select_for_update().get(pk=trace_id)
+        if trace.is_live:
+            return False
         waiting = list(Command.objects.filter(trace=trace, status="pending").order_by("pk"))
-        if trace.is_live or not waiting:
-            return False
-        if trace.status not in ENDED:
-            stops = [c for c in waiting if c.name == "stop"]
-            if stops:
-                _end(trace, stops[0], "applied", "", "stopped")
-            return False
-        hears = trace.status == "completed" and any(c.name == "say" for c in waiting)
-        for command in waiting:
-            if not (hears and command.name == "say"):
-                _end(trace, command, "refused", f"the run was {trace.status} already")
-        if hears:
-            _set_status(trace, "queued", "something was said while it ended")
-        return hears
+        for command in (c for c in waiting if c.name in acts.AT_REST):
+            acts.apply_at_rest(trace, command)
+            trace.refresh_from_db()
+        for command in sorted(waiting, key=lambda c: c.name != "stop"):
+            if command.name not in (*acts.AT_REST, "compact"):
+                _settle_one(trace, command)
+                trace.refresh_from_db()
+        return trace.status == "queued"
 
 
-# Parts -------------------------------------------------------------------------------------
+def _settle_one(trace: Trace, command: Command) -> None:
+    if command.name == "stop" and trace.status not in (*ENDED, *LIVE_STATUSES):
+        end(trace, command, "applied", "", "stopped")
+    elif command.name == "say" and trace.status == "completed":
+        set_status(trace, "queued", "something was said while it ended")
+    elif trace.status in ENDED or (command.name == "pause" and trace.status == "paused"):
+        end(trace, command, "refused", f"the run was {trace.status} already")
 
 
-def _locked(trace: Trace) -> Trace:
-    """The trace as it is now, held until the transaction ends. Raises NotFound."""
-    found = Trace.objects.select_for_update().filter(pk=trace.pk).first()
-    if found is None:
-        raise NotFound("trace", trace.pk)
-    return found
-
-
-def _pending(
-    trace: Trace, name: str, by: Person, arguments: Mapping[str, Json] | None = None
-) -> Command:
-    return Command.objects.create(
-        trace=trace, name=name, by=by, arguments=rows.as_json(dict(arguments or {}), name)
+def unsettled(limit: int = 100) -> list[str]:
+    """Traces that :func:`settle` has something to do for: whoever should have, died before."""
+    at_rest = Q(name__in=(*acts.AT_REST, "stop")) | Q(name="say", trace__status="completed")
+    found = Command.objects.filter(at_rest, status="pending").exclude(
+        trace__status__in=(*LIVE_STATUSES, "waiting")
     )
-
-
-def _at_once(trace: Trace, name: str, by: Person, status: TraceStatus, why: str) -> Command:
-    """Apply a command to a run that nobody drives. An owner that was silent for too long finds
-    its lease gone."""
-    command = _pending(trace, name, by)
-    Trace.objects.filter(pk=trace.pk).update(lease_owner="", lease_until=None, takeovers=0)
-    _end(trace, command, "applied", "", status, why)
-    command.refresh_from_db()
-    return command
-
-
-def _end(
-    trace: Trace,
-    command: Command,
-    end: Any,
-    result: str,
-    status: TraceStatus | None = None,
-    why: str = "",
-) -> None:
-    by = _name(command.by)
-    told: list[events.Event] = [
-        events.Command(command=command.pk, name=command.name, by=by, status=end, result=result)
-    ]
-    if status is not None:
-        told.append(events.StatusChanged(status=status, why=why or f"{command.name} by {by}"))
-    write.append(
-        trace.pk,
-        [],
-        told,
-        status=status,
-        command=CommandEnd(id=command.pk, status=end, result=result),
-    )
-
-
-def _set_status(trace: Trace, status: TraceStatus, why: str) -> None:
-    Trace.objects.filter(pk=trace.pk).update(lease_owner="", lease_until=None, takeovers=0)
-    event = events.StatusChanged(status=status, why=why)
-    write.append(trace.pk, [], [event], status=status)
-
-
-def _name(by: Any) -> str:
-    return by.get_username() if by is not None else "the program"
-
-
-def _already(trace: Trace) -> str:
-    return {
-        "queued": "live already",
-        "running": "live already",
-        "waiting": "waiting for an approval",
-    }.get(trace.status, f"already {trace.status}")
+    return list(found.order_by("trace").values_list("trace", flat=True).distinct()[:limit])

@@ -19,9 +19,9 @@ from typing import Any
 from django.conf import settings
 from django.db import DatabaseError
 
-from traces import lease, live, queueing
+from traces import commands, lease, live, queueing
 from traces.runs import drive, new_owner
-from traces.threads import in_reader
+from traces.threads import in_reader, in_writer
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +86,8 @@ class Loop:
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     async def _look(self) -> None:
+        for trace_id in await in_reader(commands.unsettled):
+            await in_writer(commands.settle, trace_id)
         for trace_id in await in_reader(lease.due):
             if not self._drives:
                 self._queue(trace_id)

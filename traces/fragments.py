@@ -8,7 +8,7 @@ however many watch. Source: docs/pages.md, "Live".
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -47,7 +47,8 @@ def acts_html(trace: Trace, *, can_act: bool) -> str:
 
 
 def window_html(trace: Trace) -> str:
-    call = ModelCall.objects.filter(trace=trace, branch_id="").order_by("-number").first()
+    number = treerows.newest_call(trace)
+    call = ModelCall.objects.get(trace=trace, number=number) if number else None
     context = {"trace": trace, "call": call, "bar": bar_of(call, trace) if call else None}
     return page_text(render_to_string("traces/_window.html", context))
 
@@ -101,7 +102,7 @@ def bar_of(call: ModelCall, trace: Trace) -> Bar:
     order = {kind: place for place, kind in enumerate(KINDS)}
     parts = {k: stored[k] for k in sorted(stored, key=lambda k: order.get(k, len(order)))}
     total = sum(parts.values()) or call.estimated_tokens
-    limit, threshold = _window_and_threshold(trace.config)
+    limit, threshold = _window_and_threshold(trace.config, _chosen(trace))
     whole = max(total, limit or 0) or 1
     segments: list[Segment] = []
     x = 0.0
@@ -115,14 +116,34 @@ def bar_of(call: ModelCall, trace: Trace) -> Bar:
 
 
 @lru_cache(maxsize=256)
-def _window_and_threshold(config: str) -> tuple[int | None, int | None]:
+def _window_and_threshold(config: str, policy: str) -> tuple[int | None, int | None]:
     """The context window of a run with this configuration, and where its policy acts."""
-    try:
-        run = presets.resolve(RunConfig.from_json(json.loads(config)), environment())
-    except InvalidConfig:  # of an imported trace, or of a version that knew other settings
+    run = _resolved(config)
+    if run is None:
         return None, None
+    if policy:
+        run = run.with_(policy=policy)
     kept = reserve(run.context_window, run.max_output_tokens)
     return run.context_window, policy_for(run).threshold(run.context_window, kept)
+
+
+def _resolved(config: str) -> RunConfig | None:
+    try:
+        return presets.resolve(RunConfig.from_json(json.loads(config)), environment())
+    except InvalidConfig:  # of an imported trace, or of a version that knew other settings
+        return None
+
+
+def _chosen(trace: Trace) -> str:
+    return str(json.loads(trace.context).get("policy", ""))
+
+
+def policy_of(trace: Trace) -> str:
+    """The compaction policy that the run is under now: its own, or the one an operator chose."""
+    if chosen := _chosen(trace):
+        return chosen
+    run = _resolved(trace.config)
+    return policy_for(run).name if run else ""
 
 
 def list_row_html(trace: Trace, user: Any) -> str:
@@ -135,18 +156,24 @@ LONGEST_BATCH = 500
 """Events; who is further behind loads the tree anew."""
 
 _GOALS_CHANGE = frozenset(
-    {"GoalChanged", "Rewound", "BranchEnded", "ChildStarted", "ChildEnded", "StatusChanged", "Done"}
+    {"GoalChanged", "BranchEnded", "ChildStarted", "ChildEnded", "StatusChanged", "Done"}
 )
-_WINDOW_CHANGES = frozenset({"CallStarted", "Usage", "Rewound"})
+_WINDOW_CHANGES = frozenset({"CallStarted", "Usage"})
 _ACTS_CHANGE = frozenset({"StatusChanged", "Command", "Done", "Session"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
+    """``newest``: of each kind of event in it the last one's number."""
+
     after: int
     upto: int
-    kinds: frozenset[str]
+    newest: Mapping[str, int]
     messages: tuple[int, ...] = field(default=())
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        return frozenset(self.newest)
 
 
 def batch(trace_id: str, after: int, language: str, can_act: bool) -> tuple[int, str]:
@@ -162,10 +189,11 @@ def batch(trace_id: str, after: int, language: str, can_act: bool) -> tuple[int,
 def _batch_json(trace_id: str, after: int, upto: int, language: str, can_act: bool) -> str:
     trace = Trace.objects.select_related("owner").get(pk=trace_id)
     with translation.override(language):
-        if upto - after > LONGEST_BATCH:
-            body: dict[str, Json] = {"reload": True, "html": _partials(trace, _ALL, can_act)}
+        found = None if upto - after > LONGEST_BATCH else _read(trace, after, upto)
+        if found is None or "Rewound" in found.kinds:
+            body = _anew(trace, can_act)
         else:
-            body = _body(trace, _read(trace, after, upto), can_act)
+            body = _body(trace, found, can_act)
     return json.dumps({"after": after, "upto": upto} | body)
 
 
@@ -174,15 +202,29 @@ _ALL = _WINDOW_CHANGES | _ACTS_CHANGE
 
 def _read(trace: Trace, after: int, upto: int) -> _Batch:
     events = Event.objects.filter(trace=trace, number__gt=after, number__lte=upto)
-    found = list(events.order_by("number").values_list("kind", "message"))
-    messages = dict.fromkeys(m for kind, m in found if kind == "MessageStored" and m)
-    return _Batch(after, upto, frozenset(kind for kind, _ in found), tuple(messages))
+    found = list(events.order_by("number").values_list("kind", "number", "message"))
+    messages = dict.fromkeys(m for kind, _, m in found if kind == "MessageStored" and m)
+    return _Batch(after, upto, {kind: number for kind, number, _ in found}, tuple(messages))
+
+
+def _anew(trace: Trace, can_act: bool) -> dict[str, Json]:
+    """After a long absence, or where another path is the main one: the tree is loaded anew."""
+    return {
+        "reload": True,
+        "html": _partials(trace, _ALL, can_act),
+        "calls": trace.last_call,
+        "answered": last_answered(trace.pk),
+    }
 
 
 def _body(trace: Trace, batch: _Batch, can_act: bool) -> dict[str, Json]:
     body: dict[str, Json] = {"html": _partials(trace, batch.kinds, can_act)}
     if batch.kinds & _WINDOW_CHANGES:
         body |= {"calls": trace.last_call, "answered": last_answered(trace.pk)}
+    if "Compacted" in batch.kinds:
+        body["passed"] = batch.newest["Compacted"]
+    if "CallStarted" in batch.kinds:
+        body["sent"] = batch.newest["CallStarted"]
     if batch.kinds & _GOALS_CHANGE:
         body["goals"] = goals_html(trace, treeview.tree_of(trace))
     elif batch.messages:

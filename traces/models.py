@@ -319,6 +319,44 @@ class Command(models.Model):
         return f"{self.name} on {self.trace_id}"
 
 
+class Knowledge(models.Model):
+    """What a run learnt, as its newest event of that name says; may be made anew from them.
+
+    ``judge``: who accepted or rejected it, a person's name or ``knowledge_eval``; a person's
+    word stands over the model's. ``sources``: sequences of the messages it came from.
+    """
+
+    class Status(models.TextChoices):
+        PENDING = "pending", _("Waiting for a judgement")
+        ACCEPTED = "accepted", _("Accepted")
+        REJECTED = "rejected", _("Rejected")
+
+    trace = models.ForeignKey(
+        Trace, on_delete=models.CASCADE, related_name="knowledge", db_index=False
+    )
+    name = models.CharField(max_length=64)
+    text = models.TextField()
+    sources = models.TextField(default="[]")
+    goal_id = models.CharField(max_length=100, blank=True, default="")
+    status = models.CharField(max_length=16, choices=Status.choices, default=Status.PENDING)
+    judge = models.CharField(max_length=200, blank=True, default="")
+    judged_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT
+    )
+    why = models.TextField(blank=True, default="")
+    created_at = models.DateTimeField(default=timezone.now)
+    judged_at = models.DateTimeField(null=True)
+
+    class Meta:
+        verbose_name_plural = "knowledge"
+        constraints = [
+            models.UniqueConstraint(fields=["trace", "name"], name="knowledge_name"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.trace_id} {self.name}"
+
+
 class ApiToken(models.Model):
     """A token for programs; only its SHA-256 is kept."""
 

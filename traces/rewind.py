@@ -16,6 +16,7 @@ from django.db import transaction
 from cyberagent.core.errors import Conflict, InvalidInput, NotFound
 from cyberagent.core.events import Event, Rewound, StatusChanged
 from cyberagent.core.injection import injected_skills
+from cyberagent.core.ports import CommandEnd
 from cyberagent.core.rebuild import Change, difference, rebuilt, recorded_window
 from cyberagent.core.state import history_of
 from cyberagent.core.types import Message, canonical_json, sha256
@@ -79,14 +80,21 @@ class Receipt:
 def preview(trace: Trace, to: int) -> Receipt:
     """The receipt of going back to message ``to``; nothing is written. ``to`` 0 is before the
     first message. Raises NotFound, and Conflict for a message of a side branch."""
+    receipt = aim(trace, to)
+    return async_to_sync(_with_windows)(trace.pk, _path(trace, receipt.to), receipt)
+
+
+def aim(trace: Trace, to: int) -> Receipt:
+    """The receipt without its windows, which costs no more than reading the paths. Raises as
+    :func:`preview`."""
     if to:
         _on_a_main_path(trace, to)
-    path = paths.page(trace, head=to) if to else []
+    path = _path(trace, to)
     point = safe_point(path, to)
     path = [m for m in path if m.depth <= _depth(path, point)]
     now = {m.sequence for m in paths.page(trace)}
     kept = {m.sequence for m in path}
-    receipt = Receipt(
+    return Receipt(
         asked=to,
         to=point,
         head=trace.head_sequence,
@@ -95,7 +103,10 @@ def preview(trace: Trace, to: int) -> Receipt:
         plan=replay(path, trace.mission),
         skills=tuple(injected_skills(path)),
     )
-    return async_to_sync(_with_windows)(trace.pk, path, receipt)
+
+
+def _path(trace: Trace, head: int) -> list[Message]:
+    return paths.page(trace, head=head) if head else []
 
 
 def _on_a_main_path(trace: Trace, to: int) -> None:
@@ -167,28 +178,52 @@ def _told(change: Change) -> str:
 
 
 def move(trace: Trace, to: int, *, by: str, why: str = "", expected_head: int) -> Receipt:
-    """Go back (or, to undo, to a former head) in one transaction: the head, the plan's rows, the
-    injected skills' records, and the event. A run that had ended can then be resumed. Raises
+    """:func:`apply` to message ``to``, with the whole receipt. Raises as :func:`preview`, and
     Conflict where the head is not ``expected_head`` any more."""
     receipt = preview(trace, to)
-    told: list[Event] = [
-        Rewound(to_sequence=receipt.to, from_sequence=trace.head_sequence, by=by, why=why)
-    ]
-    path = paths.page(trace, head=receipt.to) if receipt.to else []
+    apply(trace, receipt, by=by, why=why, expected_head=expected_head)
+    return receipt
+
+
+def apply(
+    trace: Trace,
+    receipt: Receipt,
+    *,
+    by: str,
+    why: str = "",
+    expected_head: int,
+    messages: Sequence[Message] = (),
+    told: Sequence[Event] = (),
+    turn: int | None = None,
+    command: CommandEnd | None = None,
+) -> None:
+    """Go back (or, to undo, to a former head) as ``receipt`` says, in one transaction: the head,
+    the plan's rows, the injected skills' records, and the event; then ``messages`` below the new
+    head, ``told`` and the end of ``command``. A run that had ended can then be resumed. Raises
+    Conflict where the head is not ``expected_head`` any more."""
+    moved = Rewound(to_sequence=receipt.to, from_sequence=receipt.head, by=by, why=why)
+    path = _path(trace, receipt.to)
+    told = list(told)
     resumable = trace.origin == "run" and trace.status != "paused"
     if resumable:
         told.append(StatusChanged(status="paused", why=f"rewound by {by}"))
     with transaction.atomic():
-        moved = write.move_head(
+        state = write.move_head(
             trace.pk,
             receipt.to,
-            told,
+            [moved],
             expected_head=expected_head,
             goals=receipt.plan.to_json(),
+        ).trace
+        write.append(
+            trace.pk,
+            messages,
+            told,
+            status="paused" if resumable else None,
+            context={**state.context, "injected_skills": injected_skills(path)},
+            turn=turn,
+            command=command,
         )
-        context = {**moved.trace.context, "injected_skills": injected_skills(path)}
-        write.append(trace.pk, [], status="paused" if resumable else None, context=context)
-    return receipt
 
 
 def fork(trace: Trace, at: int, *, owner: Any) -> Trace:

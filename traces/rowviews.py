@@ -18,7 +18,7 @@ from django.utils.translation import ngettext
 from cyberagent.trace.rows import CallRow, MessageRow, SummaryRow
 from traces.models import Trace
 from traces.rendering import page_text
-from traces.templatetags.pages import compact, duration
+from traces.templatetags.pages import compact, duration, strategy_name
 from traces.treerows import Hanging, ShownRow
 
 
@@ -63,7 +63,7 @@ def _row_view(trace_id: str, shown: ShownRow) -> RowView:
         "key": key,
         "url": url,
         "gone": shown.gone,
-        "tags": (shown.strategy,) if shown.strategy else (),
+        "tags": (strategy_name(shown.strategy),) if shown.strategy else (),
         "hung": tuple(_hung_view(trace_id, h) for h in shown.hanging),
     }
     if isinstance(row, CallRow):
@@ -177,8 +177,11 @@ def _hung_view(trace_id: str, hung: Hanging) -> RowView:
             "Left by a rewind: %(n)d message", "Left by a rewind: %(n)d messages", hung.count
         )
         icon, query = "back", f"ghost={hung.first}"
+    out = ""
+    if hung.kind == "ghost" and hung.name:
+        out = f"{hung.name} “{hung.title}”" if hung.title else hung.name
     return RowView(
         key="", url=reverse("message", args=[trace_id, hung.first]), kind=hung.kind, icon=icon,
-        label=_("Beside the path"), text=text % many, meta=str(hung.first),
+        label=_("Beside the path"), text=text % many, out=out, meta=str(hung.first),
         opens=f"{opens}?{query}",
     )  # fmt: skip

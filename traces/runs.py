@@ -12,7 +12,6 @@ import secrets
 import socket
 from contextlib import suppress
 
-from django.conf import settings
 from django.db import InterfaceError, OperationalError
 
 from cyberagent import presets
@@ -22,6 +21,7 @@ from cyberagent.core.events import CallFailed, Done, Error, Event, StatusChanged
 from cyberagent.core.events import UsageReported as Usage
 from traces import commands, lease, live, ports, write
 from traces.control import DbControl
+from traces.environment import environment
 from traces.store import OrmStore, read_trace
 from traces.threads import in_reader, in_writer
 
@@ -31,17 +31,6 @@ log = logging.getLogger(__name__)
 def new_owner() -> str:
     """A name for whoever drives: machine, process, and a part that no other one has."""
     return f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"
-
-
-def environment() -> dict[str, str]:
-    """What the settings read from the process's environment for runs, under its own names."""
-    limits = {
-        name: str(settings.AGENT_LIMITS[field])
-        for name, (field, _) in settings.AGENT_VARIABLES.items()
-        if field in settings.AGENT_LIMITS
-    }
-    fallback = {"FALLBACK_MODEL": settings.FALLBACK_MODEL} if settings.FALLBACK_MODEL else {}
-    return settings.PROVIDER_ENV | limits | fallback
 
 
 async def drive(trace_id: str, owner: str) -> str:

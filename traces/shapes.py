@@ -7,10 +7,14 @@ Source: docs/api.md.
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
+from cyberagent.core.events import Compacted
 from cyberagent.core.types import CallRecord, Json, Message, part_to_json
 from cyberagent.trace.goals import Goal, GoalTree
-from traces.models import Command, Trace
+from traces.compacting import Preview
+from traces.models import Command, Knowledge, Trace
+from traces.rewind import Receipt
 from traces.rows import held, iso
 
 _TRACE = (
@@ -27,6 +31,10 @@ _CALL = (
     "number", "provider", "model", "projection", "sha256", "estimated_tokens", "exact",
     "branch_id", "after_sequence", "status", "message_sequence", "finish_reason",
     "first_token_ms", "duration_ms", "tries", "error", "cost", "created_at",
+)  # fmt: skip
+_RECEIPT = (
+    "asked", "to", "head", "leaves", "brings_back", "calls", "checked", "held", "first_broken",
+    "then", "then_sha256", "now_sha256", "equal", "difference", "state",
 )  # fmt: skip
 
 
@@ -78,6 +86,41 @@ def command_json(command: Command) -> dict[str, Json]:
         "result": held(command.result),
         "created_at": iso(command.created_at),
         "applied_at": None if command.applied_at is None else iso(command.applied_at),
+    }
+
+
+def receipt_json(receipt: Receipt) -> dict[str, Json]:
+    done, total = receipt.plan.progress()
+    return {name: getattr(receipt, name) for name in _RECEIPT} | {
+        "skills": list(receipt.skills),
+        "goals_done": done,
+        "goals_total": total,
+        "current_goal": receipt.plan.current or "",
+    }
+
+
+def preview_json(preview: Preview) -> dict[str, Json]:
+    plain = {f.name: getattr(preview, f.name) for f in fields(preview)}
+    lists = {name: list(value) for name, value in plain.items() if isinstance(value, tuple)}
+    return plain | lists | {"tokens_saved": preview.tokens_saved}
+
+
+def compaction_json(told: Compacted) -> dict[str, Json]:
+    return {"number": told.number, "at": told.at, "message": told.message} | told.data()
+
+
+def knowledge_json(row: Knowledge) -> dict[str, Json]:
+    return {
+        "id": row.pk,
+        "name": held(row.name),
+        "text": held(row.text),
+        "sources": json.loads(row.sources),
+        "goal_id": held(row.goal_id),
+        "status": row.status,
+        "judge": held(row.judge),
+        "why": held(row.why),
+        "created_at": iso(row.created_at),
+        "judged_at": None if row.judged_at is None else iso(row.judged_at),
     }
 
 

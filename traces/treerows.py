@@ -28,7 +28,8 @@ from traces.rows import MESSAGE_COLUMNS, held, message_from
 
 @dataclass(frozen=True, slots=True)
 class Hanging:
-    """Something that left the path at a message. ``kind``: ghost, branch or child."""
+    """Something that left the path at a message. ``kind``: ghost, branch or child. ``name``: of a
+    ghost who left it, ``title`` why; of others their own."""
 
     kind: str
     count: int = 0
@@ -150,30 +151,40 @@ def read_message(trace: Trace, sequence: int) -> Message:
 
 def hanging_of(trace: Trace) -> Mapping[int, Sequence[Hanging]]:
     """Ghosts, side branches and sub-agents by the message that they hang on."""
-    return _hanging(trace.pk, trace.last_event)
+    return _hanging(trace.pk, trace.last_event, trace.head_sequence != trace.last_sequence)
 
 
 @lru_cache(maxsize=256)
-def _hanging(trace_id: str, last_event: int) -> Mapping[int, Sequence[Hanging]]:
-    # The number of the last event is the key's second half: what was found stays true for it.
+def _hanging(trace_id: str, last_event: int, beside: bool) -> Mapping[int, Sequence[Hanging]]:
+    # The number of the last event is part of the key: what was found stays true for it.
+    # ``beside``: the newest message is not the head, so that something stands beside the path.
     found: dict[int, list[Hanging]] = {}
     children = Trace.objects.filter(parent_trace=trace_id).order_by("created_at", "pk")
     for child in children[:500]:
         hung = Hanging("child", name=child.pk, title=held(child.mission), status=child.status)
         found.setdefault(child.parent_message or 1, []).append(hung)
-    if Branch.objects.filter(trace_id=trace_id).count() > 1:
+    if beside or Branch.objects.filter(trace_id=trace_id).count() > 1:
         stood_for = _stood_for(trace_id)
         for side in paths.side_branches(trace_id):
             hung = Hanging(
                 "branch", side.count, side.first_sequence, name=side.branch_id, title=side.kind
             )
             found.setdefault(side.fork_sequence or 1, []).append(hung)
+        rewinds = _rewinds(trace_id)
         for ghost in paths.ghosts(trace_id):
             if any(first <= ghost.first_sequence <= last for first, last in stood_for):
                 continue
-            hung = Hanging("ghost", ghost.count, ghost.first_sequence)
+            by, why = rewinds.get(ghost.fork_sequence or 0, ("", ""))
+            hung = Hanging("ghost", ghost.count, ghost.first_sequence, name=by, title=why)
             found.setdefault(ghost.fork_sequence or 1, []).append(hung)
     return found
+
+
+def _rewinds(trace_id: str) -> dict[int, tuple[str, str]]:
+    """Who went back to a message, and why, by that message: the newest of each."""
+    events = Event.objects.filter(trace=trace_id, kind="Rewound").order_by("number")
+    told = [json.loads(data) for data in events.values_list("data", flat=True)]
+    return {t["to_sequence"]: (t.get("by", ""), t.get("why", "")) for t in told}
 
 
 def _stood_for(trace_id: str) -> list[tuple[int, int]]:
@@ -187,9 +198,37 @@ def _stood_for(trace_id: str) -> list[tuple[int, int]]:
 # What the newest window holds --------------------------------------------------------------
 
 
+LOOKED_BACK = 200
+"""Calls that are looked at, from the newest back, for one that was made on the main path."""
+
+
+def newest_call(trace: Trace) -> int | None:
+    """The number of the newest call of what is the main path now; None where there is none. A
+    rewind leaves the calls after its point to the path that it leaves."""
+    calls = ModelCall.objects.filter(
+        trace=trace, branch_id="", after_sequence__lte=trace.head_sequence
+    ).order_by("-number")
+    spans = paths.ranges(trace)
+    for count in (1, LOOKED_BACK):
+        found = list(calls.values_list("number", "after_sequence")[:count])
+        on_path = _on(trace, spans, {after for _, after in found})
+        if on_path or len(found) < count:
+            return next((number for number, after in found if after in on_path), None)
+    return None
+
+
+def _on(trace: Trace, spans: Sequence[paths.Span], sequences: set[int]) -> set[int]:
+    """Which of the messages the path of ``spans`` runs through."""
+    rows = MessageRow.objects.filter(trace=trace, sequence__in=sequences)
+    return {
+        sequence
+        for sequence, branch, depth in rows.values_list("sequence", "branch_id", "depth")
+        if any(b == branch and start <= depth <= end for b, start, end in spans)
+    }
+
+
 def newest_window(trace: Trace) -> Marks:
-    main = ModelCall.objects.filter(trace=trace, branch_id="").order_by("-number")
-    newest = main.values_list("number", flat=True).first()
+    newest = newest_call(trace)
     return _marks(trace.pk, newest) if newest else Marks()
 
 
@@ -215,15 +254,15 @@ def _marks(trace_id: str, number: int) -> Marks:
 
 
 class Taken:
-    """Stretches of sequences that compaction passes worked on; the newest that fits names the
-    strategy. Read on from where the last reading ended: events never change."""
+    """Stretches of sequences that compaction took out of the window or changed there; the newest
+    that fits names the strategy. Read on from where the last reading ended: events never change."""
 
     def __init__(self) -> None:
         self.upto = 0
-        self.passes: list[tuple[int, int, str]] = []
+        self.edits: list[tuple[int, int, str]] = []
 
     def get_at(self, sequence: int) -> str:
-        for first, last, strategy in reversed(self.passes):
+        for first, last, strategy in reversed(self.edits):
             if first <= sequence <= last:
                 return strategy
         return ""
@@ -232,12 +271,18 @@ class Taken:
         if self.upto < trace.last_event:
             events = Event.objects.filter(trace=trace, number__gt=self.upto, kind="Compacted")
             for data in events.order_by("number").values_list("data", flat=True):
-                told = json.loads(data)
-                self.passes.append(
-                    (told.get("first", 0), told.get("last", 0), str(told.get("strategy", "")))
-                )
+                self._take(json.loads(data))
             self.upto = trace.last_event
         return self
+
+    def _take(self, told: Mapping[str, Any]) -> None:
+        if not told.get("success", True):
+            return
+        strategy = str(told.get("strategy", ""))
+        self.edits.append((told.get("first", 0), told.get("last", 0), strategy.split(", ")[-1]))
+        for edit in told.get("edits", ()):
+            own = str(edit.get("strategy", ""))
+            self.edits += [(first, last, own) for first, last in edit.get("messages", ())]
 
 
 def compacted(trace: Trace) -> Taken:

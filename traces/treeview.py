@@ -20,6 +20,8 @@ from traces.rows import held
 SHOWN_GOALS = 100
 """Goals of one page; earlier completed ones stand behind one line that opens them."""
 
+OVER = ("completed", "abandoned")
+
 COUNTED_GOALS = 300
 """Up to so many goals, a folded goal's totals are those of all below it too."""
 
@@ -30,7 +32,8 @@ COUNTED_GOALS = 300
 @dataclass(slots=True)
 class GoalView:
     """``own``: totals of its own messages; ``steps``, ``tokens``, ``ms``: with all below it.
-    ``hidden``: children that are fetched when it is opened."""
+    ``hidden``: children that are fetched when it is opened; ``behind``: the summary that stands for
+    its messages, 0 where they are on the path."""
 
     goal_id: str
     parent: str
@@ -45,6 +48,7 @@ class GoalView:
     tokens: int = 0
     ms: int = 0
     hidden: bool = False
+    behind: int = 0
 
     @property
     def dom_id(self) -> str:
@@ -97,6 +101,7 @@ def tree_of(trace: Trace, *, everything: bool = False) -> Tree:
         _sum(goal, totals)
     for goal in shown:
         _hide(goal)
+    _tell_where(trace, shown)
     mission = totals.get("", Totals()).goal_rows
     before = _rows_before_goals_end(trace, mission) if all_goals else mission
     return Tree(shown, earlier, before, mission - before, counted)
@@ -112,7 +117,21 @@ def children_of(trace: Trace, goal_id: str) -> list[GoalView]:
     for child in goal.children:
         _sum(child, totals)
         _hide(child)
+    _tell_where(trace, goal.children)
     return goal.children
+
+
+def _tell_where(trace: Trace, goals: Sequence[GoalView]) -> None:
+    """Of goals that are over and have no row on the path: the summary that stands for it."""
+    empty = [g for top in goals for g in top.walk() if g.status in OVER and not g.own.goal_rows]
+    summaries = trace.messages.filter(source="summary", side_branch="").order_by("-sequence")
+    newest = empty and summaries.values_list("sequence", "branch_id", "depth")[:20]
+    spans = paths.ranges(trace) if newest else []
+    for sequence, branch, depth in newest or ():
+        if any(b == branch and start <= depth <= end for b, start, end in spans):
+            for goal in empty:
+                goal.behind = sequence
+            return
 
 
 def _plan(trace: Trace) -> tuple[list[GoalView], list[GoalView]]:
@@ -137,7 +156,7 @@ def _earlier(top: Sequence[GoalView]) -> int:
     count = sum(1 + sum(len(list(c.walk())) for c in g.children if g.is_open) for g in top)
     earlier = 0
     for goal in top:
-        if count <= SHOWN_GOALS or goal.status not in ("completed", "abandoned"):
+        if count <= SHOWN_GOALS or goal.status not in OVER:
             break
         earlier += 1
         count -= 1
@@ -158,7 +177,7 @@ def _sum(goal: GoalView, totals: Mapping[str, Totals]) -> None:
 
 def _hide(goal: GoalView) -> None:
     """What is over is folded: what is below it comes when it is opened."""
-    if goal.status in ("completed", "abandoned") and goal.children:
+    if goal.status in OVER and goal.children:
         goal.hidden, goal.children = True, []
     for child in goal.children:
         _hide(child)

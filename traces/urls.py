@@ -3,7 +3,7 @@
 from django.urls import path
 
 from traces import consumers
-from traces.views import account, beside, call, imports, run, runs
+from traces.views import account, acts, beside, call, imports, lab, ledgers, run, runs
 
 urlpatterns = [
     path("", run.to_runs, name="home"),
@@ -26,7 +26,18 @@ urlpatterns = [
     path("runs/<str:trace_id>/open/", beside.open_rows, name="open_rows"),
     path("runs/<str:trace_id>/find/", beside.find_in_run, name="find"),
     path("runs/<str:trace_id>/timeline/", beside.show_timeline, name="timeline"),
-    path("runs/<str:trace_id>/commands/", run.ledger, name="commands"),
+    path("runs/<str:trace_id>/compactions/", ledgers.compactions, name="compactions"),
+    path("runs/<str:trace_id>/injections/", ledgers.injections, name="injections"),
+    path("runs/<str:trace_id>/knowledge/", ledgers.knowledge, name="knowledge"),
+    path("runs/<str:trace_id>/knowledge/<str:name>/", ledgers.judge, name="judge"),
+    path("runs/<str:trace_id>/commands/", ledgers.commands, name="commands"),
+    path("runs/<str:trace_id>/lab/", lab.lab, name="lab"),
+    path("runs/<str:trace_id>/rewind/", acts.go_back, name="rewind"),
+    path("runs/<str:trace_id>/edit/", acts.edit, name="edit"),
+    path("runs/<str:trace_id>/fork/", acts.fork, name="fork"),
+    path("runs/<str:trace_id>/compact/", acts.compact, name="compact"),
+    path("runs/<str:trace_id>/policy/", acts.policy, name="policy"),
+    path("runs/<str:trace_id>/inject/", acts.inject, name="inject"),
     path("runs/<str:trace_id>/say/", run.say, name="say"),
     path("runs/<str:trace_id>/do/<str:name>/", run.act, name="act"),
     path("runs/<str:trace_id>/export/<str:format>/", run.export, name="export"),

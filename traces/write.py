@@ -30,6 +30,8 @@ from traces.place import (
     place_from,
     place_of,
 )
+from traces.projection import knowledge_in
+from traces.projection import refresh as refresh_knowledge
 
 # Traces ------------------------------------------------------------------------------------
 
@@ -104,6 +106,8 @@ def append(
         if command is not None:
             _end_command(trace_id, command, moment)
         numbered = _add_events(trace, events, moment, stored)
+        if told := knowledge_in(events):
+            refresh_knowledge(trace_id, told, moment)
         changes |= _fields(trace, events, status=status, context=context, turn=turn)
         state = _finish(trace, changes, numbered, goals, moment)
     return Appended(trace=state, messages=tuple(stored), events=tuple(numbered))

@@ -120,7 +120,8 @@ class Writer:
         prepared = [
             replace(
                 m,
-                goal_id=m.goal_id if m.role == "tool" else goal,
+                # A summary stands for the messages of many goals and belongs to none.
+                goal_id=m.goal_id if m.role == "tool" or m.source == "summary" else goal,
                 turn=turn or state.trace.turn,
                 branch_type=lane.branch_type if lane else "",
                 branch_id=lane.branch_id if lane else "",

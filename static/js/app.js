@@ -29,10 +29,11 @@ document.addEventListener("click", (event) => {
   let button;
   if ((button = on("[data-set-theme]"))) setTheme(button.dataset.setTheme);
   else if ((button = on("[data-open]"))) document.getElementById(button.dataset.open)?.showModal();
+  else if ((button = on("[data-dialog]"))) ask(button.dataset.dialog);
   else if ((button = on("[data-close]"))) button.closest("dialog")?.close();
   else if ((button = on("[data-copy]"))) copy(button);
   for (const menu of document.querySelectorAll("details.menu[open]"))
-    if (!menu.contains(event.target)) menu.open = false;
+    if (!menu.contains(event.target) || button?.matches("[data-dialog]")) menu.open = false;
 });
 
 document.addEventListener("keydown", (event) => {
@@ -132,12 +133,30 @@ document.addEventListener("htmx:before:swap", (event) => {
   if (signedOut(event.detail.ctx?.response?.raw)) event.preventDefault();
 });
 
-// A dialog whose form was sent and answered well closes.
+// Dialogs of acts: what an act would mean is fetched, then asked for ------------------------------------
+
+async function ask(url) {
+  const dialog = document.getElementById("act-dialog");
+  const body = dialog.querySelector("#act");
+  const title = document.createElement("h2");
+  title.id = "act-title";
+  title.textContent = dialog.dataset.loading;
+  body.replaceChildren(title);
+  dialog.showModal();
+  await window.htmx.ajax("GET", url, { source: body, target: body, swap: "innerHTML" });
+  body.querySelector("[data-first], select, textarea, input:not([type=hidden]), button")?.focus();
+}
+
+// A dialog whose form was sent and answered well closes; what was refused is said in it.
 document.addEventListener("htmx:after:request", (event) => {
-  const status = event.detail.ctx?.response?.status ?? event.detail.ctx?.response?.raw?.status;
-  if (status >= 200 && status < 300) {
-    const form = event.target.closest?.("dialog form");
-    if (form) { form.reset(); form.closest("dialog").close(); }
+  const form = event.target.matches?.("dialog form[hx-post]") && event.target;
+  const { ctx } = event.detail;
+  if (!form || !ctx?.response) return;
+  if (ctx.response.status >= 400) {
+    ctx.target = form.querySelector("[data-said]") ?? ctx.target;
+  } else if (ctx.response.status < 300) {
+    form.reset();
+    form.closest("dialog").close();
   }
 });
 

@@ -3,7 +3,7 @@
    for it again; after a long absence the tree is loaded anew. */
 
 import { age, lost, say } from "./app.js";
-import { addRows, reloadTree, setGoals, write } from "./tree.js";
+import { addRows, reloadRows, reloadTree, setGoals, write } from "./tree.js";
 
 const page = document.getElementById("live");
 const pulse = document.getElementById("pulse");
@@ -13,6 +13,7 @@ let tries = 0;
 let lease = null; // until when the run's owner holds it, as last told
 let asked = 0;
 let gone = false;
+let pass = 0; // event of a compaction whose first window has not been sent yet
 let done = 0; // the newest call that is over
 let written = { call: 0, stream: "", text: "" };
 let work = Promise.resolve(); // batches are applied one after the other
@@ -39,7 +40,7 @@ function connect() {
   };
 }
 
-async function apply({ after, upto, reload, rows = [], goals, html, calls, answered }) {
+async function apply({ after, upto, reload, rows = [], goals, html, calls, answered, passed, sent }) {
   if (upto <= last) return;
   if (reload) { last = upto; await reloadTree(); }
   else if (after > last) return void socket.send(JSON.stringify({ after: last }));
@@ -47,6 +48,9 @@ async function apply({ after, upto, reload, rows = [], goals, html, calls, answe
   gone = false;
   if (goals) await setGoals(goals);
   addRows(rows);
+  // What a compaction took shows in the first window after it: rows in view are drawn anew then.
+  pass = Math.max(pass, passed ?? 0);
+  if (pass && sent > pass) { pass = 0; reloadRows(); }
   if (calls) {
     page.dataset.lastCall = calls;
     done = Math.max(done, answered);

@@ -163,6 +163,8 @@ tree.addEventListener("click", (event) => {
   if (button) return void fold(button);
   const more = event.target.closest("[data-more]");
   if (more) return void fetchInto(more.closest(".open-rows, .goals"), more.dataset.more);
+  const link = event.target.closest("a[data-jump]");
+  if (link) { event.preventDefault(); return void jump(link.dataset.jump); }
   pick(event);
 });
 
@@ -327,6 +329,11 @@ export async function reloadTree() {
   const answer = await fetch(tree.dataset.tree, { headers: { "HX-Request": "true" } });
   if (!answer.ok) return;
   await setGoals(await answer.text());
+  reloadRows();
+}
+
+/** The rows in view, as they are now. */
+export function reloadRows() {
   for (const list of lists.values()) list.reload();
 }
 

@@ -334,8 +334,8 @@ def test_what_the_newest_window_lacks_is_dimmed_and_says_by_what(owner: User) ->
     page = mine.get(f"/runs/{trace.pk}/rows/?goal=&start=0&count=50").content.decode()
     rows = re.findall(r'<a class="r ([^"]*)".*?data-s="(\d+)".*?</a>', page, re.DOTALL)
     assert [key for kinds, key in rows if "gone" in kinds] == ["6", "8"]
-    tags = re.findall(r'<span class="tag">(\w+)</span>', page)
-    assert tags == ["micro", "goal", "goal"]
+    tags = re.findall(r'<span class="tag">([^<]+)</span>', page)
+    assert tags == ["micro", "Level 1", "Level 1"]
     for sequence, said in ((2, "whole in the newest"), (4, "changed by micro"),
                            (6, "no longer in the newest"), (10, "not yet")):  # fmt: skip
         assert said in mine.get(f"/runs/{trace.pk}/messages/{sequence}/").content.decode(), sequence

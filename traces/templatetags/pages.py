@@ -150,3 +150,16 @@ def plain_number(value: float) -> str:
 @register.filter
 def end_of(x: float, width: float) -> str:
     return plain_number(x + width)
+
+
+@register.filter
+def strategy_name(strategy: str) -> str:
+    """A compaction strategy as the pages call it; several with commas between."""
+    names = {"goal": _("Level 1"), "summary": _("summary")}
+    return ", ".join(names.get(one, one) for one in strategy.split(", "))
+
+
+@register.filter
+def less(tokens: int) -> str:
+    """Tokens saved, with the sign of what they do to the window: −1,200, or +90 for added ones."""
+    return f"−{tokens:,}" if tokens >= 0 else f"+{-tokens:,}"

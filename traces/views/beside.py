@@ -6,17 +6,21 @@ Source: docs/pages.md, "The tree".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
 
 from cyberagent.core.errors import NotFound
 from cyberagent.core.types import Message
 from cyberagent.trace.tree import stands_for
-from traces import access, find, paths, rowviews, timeline, treerows
+from traces import access, find, marks, paths, rowviews, timeline, treerows
 from traces.models import Trace
+from traces.templatetags.pages import compact
 from traces.views.base import html, page
 
 PAGE = 50
@@ -109,4 +113,50 @@ def find_in_run(request: HttpRequest, trace_id: str) -> HttpResponse:
 @page
 def show_timeline(request: HttpRequest, trace_id: str) -> HttpResponse:
     trace = access.find_trace(request.user, trace_id)
-    return html(request, "traces/_timeline.html", {"trace": trace, "line": timeline.of(trace)})
+    found = marks.of(trace)
+    names = mark_names()
+    context = {
+        "trace": trace,
+        "line": timeline.of(trace),
+        "marks": [_mark_view(trace, mark) for mark in found],
+        "kinds": [(k, names[k]) for k in marks.KINDS if any(m.kind == k for m in found)],
+    }
+    return html(request, "traces/_timeline.html", context)
+
+
+def mark_names() -> dict[marks.MarkKind, str]:
+    return {
+        "level1": _("Level 1"),
+        "level2": _("Level 2"),
+        "rewound": _("Rewind"),
+        "injected": _("Injection"),
+    }
+
+
+def _mark_view(trace: Trace, mark: marks.Mark) -> dict[str, Any]:
+    """A mark with where it leads and what it says: of several, of the first."""
+    first = mark.first
+    if mark.kind == "rewound":
+        url = reverse("message", args=[trace.pk, first.message]) if first.message else ""
+        url = url or reverse("run", args=[trace.pk])
+    else:
+        ledger = "injections" if mark.kind == "injected" else "compactions"
+        url = f"{reverse(ledger, args=[trace.pk])}?at={first.number}#event-{first.number}"
+    title = mark_names()[mark.kind]
+    if mark.count > 1:
+        title = ngettext("%(what)s, %(n)d time", "%(what)s, %(n)d times", mark.count) % {
+            "what": title,
+            "n": mark.count,
+        }
+    elif mark.kind in ("level1", "level2"):
+        title += f": {compact(first.before_tokens)} → {compact(first.after_tokens)}"
+    elif mark.kind == "injected":
+        title += f": {first.what}"
+    after = _("after call %(n)d") % {"n": first.after}
+    return {
+        "kind": mark.kind,
+        "x": mark.x,
+        "y": 11 if mark.lane else 1,
+        "url": url,
+        "title": f"{title}, {after}",
+    }

@@ -12,6 +12,7 @@ from typing import Any
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from cyberagent.compaction.values import is_said
 from cyberagent.core.types import File, Image, Message, Reasoning, Text, ToolCall
 from cyberagent.trace.rows import CallRow, rows_of
 from traces import rendering, treerows
@@ -50,6 +51,8 @@ def inspector_context(trace: Trace, place: Where, *, raw: bool = False) -> dict[
         "window": _in_windows(trace, shown.sequence, on_path=place.row is not None),
         "exact": _exact(trace),
         "beside": place.row is None and message.role != "tool",
+        "leads": not message.branch_type,
+        "editable": is_said(message) and place.row is not None and trace.origin == "run",
     }
 
 

@@ -41,24 +41,31 @@ def message(request: HttpRequest, trace_id: str, sequence: int) -> HttpResponse:
     trace = access.find_trace(request.user, trace_id)
     place = treerows.where(trace, sequence, _number(request, "part", 0))
     inspected = inspector_context(trace, place, raw=request.GET.get("view") == "raw")
+    inspected["can_act"] = access.has_role(request.user, "operator")
     if wants_part(request):
         return html(request, "traces/_inspector.html", inspected)
     return html(request, "traces/run.html", run_context(request, trace, place) | inspected)
 
 
 def run_context(request: HttpRequest, trace: Trace, place: Where | None = None) -> dict[str, Any]:
-    can_act = access.has_role(request.user, "operator")
     tree = treeview.tree_of(trace)
+    return head_context(request, trace, "tree") | {
+        "goals_html": fragments.goals_html(trace, tree),
+        "window_html": fragments.window_html(trace),
+        "place": json.dumps(place_json(trace, place)) if place else "",
+        "selected": _key(place) if place else "",
+    }
+
+
+def head_context(request: HttpRequest, trace: Trace, tab: str) -> dict[str, Any]:
+    """What every page of a run begins with: facts, acts, tabs."""
+    can_act = access.has_role(request.user, "operator")
     return {
         "trace": trace,
         "can_act": can_act,
-        "goals_html": fragments.goals_html(trace, tree),
         "facts_html": fragments.facts_html(trace),
         "acts_html": fragments.acts_html(trace, can_act=can_act),
-        "window_html": fragments.window_html(trace),
-        "tab": "tree",
-        "place": json.dumps(place_json(trace, place)) if place else "",
-        "selected": _key(place) if place else "",
+        "tab": tab,
     }
 
 
@@ -186,24 +193,6 @@ def export(request: HttpRequest, trace_id: str, format: str) -> HttpResponse:
     response = HttpResponse(export_text(trace, format), content_type=kind)
     response["Content-Disposition"] = f'attachment; filename="trace-{trace.pk}.{ending}"'
     return response
-
-
-@require_safe
-@page
-def ledger(request: HttpRequest, trace_id: str) -> HttpResponse:
-    """Who did what to the run, with what result."""
-    trace = access.find_trace(request.user, trace_id)
-    found = trace.commands.select_related("by").order_by("-id")[:200]
-    can_act = access.has_role(request.user, "operator")
-    context = {
-        "trace": trace,
-        "commands": found,
-        "tab": "commands",
-        "can_act": can_act,
-        "facts_html": fragments.facts_html(trace),
-        "acts_html": fragments.acts_html(trace, can_act=can_act),
-    }
-    return html(request, "traces/commands.html", context)
 
 
 def to_runs(request: HttpRequest) -> HttpResponse:

@@ -77,6 +77,8 @@ def finish(drafts: Sequence[Draft], head: Draft | None, mission: str) -> Finishe
             _summarise(draft, plan)
         caller = draft.caller
         goal_id = messages[caller.sequence - 1].goal_id if caller else plan.current or ""
+        if draft.source == "summary":  # it stands for the messages of many goals
+            goal_id = ""
         message = _message(draft, goal_id)
         if caller and draft.name in _PLAN_TOOLS:
             plan = replay((messages[caller.sequence - 1], message), mission, start=plan)
