@@ -229,6 +229,7 @@ class Asking:
             metadata={
                 "call": call.record.number,
                 "model": answer.model or call.record.model,
+                **({"cost": cost} if cost else {}),
             },
         )
         end = CallEnd(

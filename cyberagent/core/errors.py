@@ -104,6 +104,10 @@ class WindowTooLarge(CyberAgentError):
         super().__init__(f"the window has {tokens:,} tokens{part}; {limit:,} fit")
 
 
+class LimitReached(CyberAgentError):
+    pass
+
+
 class ProviderError(CyberAgentError):
     """A failed model call. ``status`` is the HTTP status where there was one; ``retry_after``
     seconds as the provider asked; ``retryable``: the same payload may be sent again."""

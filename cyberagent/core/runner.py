@@ -16,6 +16,7 @@ from cyberagent.core.errors import (
     CyberAgentError,
     InvalidInput,
     LeaseLost,
+    LimitReached,
     NotFound,
     PromptTooLong,
     ProviderError,
@@ -227,7 +228,11 @@ class AgentRunner:
         return any(c.name == "say" for c in await self._control.pending())
 
     async def _ask_for_the_end(self, state: RunState) -> list[Event]:
-        """At the step limit of a turn: tell the model to answer now, once."""
+        """At the step limit of a turn: tell the model to answer now, once. Raises LimitReached
+        where the answers on the path have cost as much as the run may cost."""
+        most = state.config.limits.max_cost
+        if most and state.cost >= most:
+            raise LimitReached(f"the run has cost ${state.cost:.4f}; its limit is ${most:g}")
         limit = state.config.limits.max_steps
         if state.final_asked or not limit or state.turn_answers < limit:
             return []

@@ -40,6 +40,7 @@ class RunState:
     system_prompt: str
     answers: int = 0
     turn_answers: int = 0
+    cost: float = 0.0
     injected: dict[str, Json] = field(default_factory=dict[str, Json])
     wanted_skills: tuple[str, ...] = ()
     asked_skills: dict[str, Json] = field(default_factory=dict[str, Json])
@@ -77,6 +78,7 @@ class RunState:
             if message.source == "model":
                 self.answers += 1
                 self.turn_answers += 1
+                self.cost += message.metadata.get("cost") or 0.0
             self._note_file(message)
 
     def _note_file(self, message: Message) -> None:

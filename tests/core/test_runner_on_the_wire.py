@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cyberagent.core.config import RunConfig
+from cyberagent.core.config import Limits, RunConfig
 from cyberagent.core.control import ManualControl
 from cyberagent.core.events import Done, Event, TextDelta
 from cyberagent.core.inmemory import InMemoryStore
@@ -183,3 +183,15 @@ async def test_a_key_is_not_sent_to_an_address_that_came_with_the_run(tmp_path: 
         run = await Wire("openai", tmp_path, server).go(OPENAI_API_KEY="sk-secret")
         assert run.done.answer == "Hi."
         assert "authorization" not in {k.lower() for k in server.requests[0].headers}
+
+
+async def test_a_run_ends_at_its_cost_limit(tmp_path: Path):
+    turn = Turn(calls=READS[:1], usage={"prompt": 1_000_000, "completion": 0})
+    async with ProviderServer([turn], repeat=True) as server:
+        run = Wire("openai", tmp_path, server, limits=Limits(max_cost=5.0))
+        options = {**run.config.provider_options, "prices": {"input": 2.0, "output": 8.0}}
+        run.config = run.config.with_(provider_options=options)
+        await run.go()
+        # 2 dollars a call: after the third, 6 are spent.
+        assert run.done.status == "failed" and "limit is $5" in run.done.why
+        assert len(server.requests) == 3

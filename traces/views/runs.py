@@ -13,6 +13,7 @@ from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from cyberagent.compaction.policy import POLICIES
 from cyberagent.core.config import RunConfig
 from cyberagent.core.errors import InvalidInput
 from cyberagent.presets import PRESETS, ProviderStatus, provider_status
@@ -88,6 +89,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
         "errors": errors,
         "providers": offered(),
         "presets": PRESETS.values(),
+        "policies": POLICIES,
     }
     return html(request, "traces/new_run.html", context, status=422 if errors else 200)
 
@@ -119,7 +121,7 @@ def run_config(given: Mapping[str, str]) -> RunConfig:
     _check_provider(given)
     data: dict[str, Any] = {
         name: value
-        for name in ("provider", "model", "preset", "workspace", "language")
+        for name in ("provider", "model", "preset", "policy", "workspace", "language")
         if (value := given.get(name, "").strip())
     }
     for name, kind in _WHOLE.items():
@@ -157,7 +159,9 @@ def _number(given: Mapping[str, str], name: str, kind: type[int] | type[float]) 
 def _field_of(text: str) -> str:
     """Which field the engine's sentence is about: it begins with the setting's name."""
     first = text.split(" ", 1)[0].removeprefix("limits.").rstrip(":")
-    known = {"mission", "provider", "model", "workspace", "preset", "temperature", "language"}
+    known = {
+        "mission", "provider", "model", "workspace", "preset", "policy", "temperature", "language",
+    }  # fmt: skip
     return first if first in known | set(_WHOLE) | set(_LIMITS) else "form"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db import transaction
 
+from cyberagent.compaction.policy import POLICIES
 from cyberagent.core.config import Limits, RunConfig
 from cyberagent.core.errors import Conflict, InvalidInput
 from cyberagent.core.types import Json
@@ -45,6 +46,9 @@ Ctrl-C stops the run and stores that; a second one leaves at once. Exit codes: 0
         parser.add_argument("--provider", help="default: scripted")
         parser.add_argument("--model", default="")
         parser.add_argument("--preset", default="cyber", help=", ".join(PRESETS))
+        parser.add_argument(
+            "--policy", help=f"how windows are kept small: {', '.join(POLICIES)}; else the preset's"
+        )
         parser.add_argument("--workspace", type=Path, help="folder that file tools are kept in")
         parser.add_argument("--script", help="YAML file of the scripted provider, or demo")
         parser.add_argument("--speed", type=float, help="characters a second; 0: no waiting")
@@ -168,6 +172,7 @@ def config_of(options: dict[str, Any]) -> RunConfig:
         provider=provider,
         model=options["model"],
         preset=options["preset"],
+        policy=options["policy"],
         context_window=options["context_window"],
         max_output_tokens=options["max_output_tokens"],
         temperature=options["temperature"],
