@@ -20,7 +20,7 @@ install = $(BIN)/uv pip install --python $(BIN)/python --system-certs --quiet --
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes $(1); }
 
 .DEFAULT_GOAL := help
-.PHONY: help run local test lint types check messages bench lock clean browser
+.PHONY: help run local test soak lint types check messages bench lock clean browser
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,13 @@ local: $(BOOT) ## Add the small real model that runs on this machine (about 120 
 test: $(DEV) browser ## Run all tests, on SQLite and on PostgreSQL with a Redis-protocol server
 	$(PYTEST)
 	$(BIN)/python -m tests.services $(PYTEST) -m rows
+
+# Where windows are made, compacted, checked and rebuilt, and what the tree and the plan promise.
+SOAKED := tests/model_based tests/compaction tests/trace tests/core/test_window.py tests/core/test_guards.py \
+	tests/providers/test_projection_properties.py tests/providers/test_checkers.py
+
+soak: $(DEV) ## Try the property tests on over a million examples (an hour or more)
+	HYPOTHESIS_PROFILE=soak $(PYTEST) $(SOAKED)
 
 lint: $(DEV) ## Check style, formatting and the import contracts
 	$(BIN)/ruff check

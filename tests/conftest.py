@@ -1,16 +1,20 @@
-"""What all tests share: the mark ``rows``, and real servers for those that ask for them.
+"""What all tests share: the mark ``rows``, how many examples property tests try, and real
+servers for those that ask for them.
 
 Which settings they run on stands in ``tests/settings.py``.
 """
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.test import TransactionTestCase
 
-from tests import services
+from tests import examples, services
+
+examples.load_profile()
 
 ROW_FIXTURES = {"db", "transactional_db", "django_db_reset_sequences", "live_server"}
 
@@ -29,6 +33,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if touches_rows(item):
             item.add_marker("rows")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Hand on how many examples a property test tried, from workers too."""
+    report = yield
+    told = getattr(item, "hypothesis_statistics", "")
+    if told and report.when == "teardown":
+        report.user_properties.append(("examples", examples.tried(told)))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many examples property tests tried; in a soak, in which file how many."""
+    found = [
+        (report.nodeid.partition("::")[0], count)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", "") == "teardown"
+        for name, count in report.user_properties
+        if name == "examples"
+    ]
+    if not found:
+        return
+    if examples.PROFILE == "soak":
+        for name, group in groupby(sorted(found), key=lambda one: one[0]):
+            counts = [count for _, count in group]
+            terminalreporter.line(f"{sum(counts):>10,} examples of {len(counts):>3} tests  {name}")
+    total = sum(count for _, count in found)
+    terminalreporter.line(f"{total:,} examples of {len(found)} property tests")
 
 
 def pytest_report_header() -> str:

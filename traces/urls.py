@@ -3,7 +3,7 @@
 from django.urls import path
 
 from traces import consumers
-from traces.views import account, acts, beside, call, imports, lab, ledgers, run, runs
+from traces.views import account, acts, beside, call, compare, imports, lab, ledgers, run, runs
 
 urlpatterns = [
     path("", run.to_runs, name="home"),
@@ -31,6 +31,7 @@ urlpatterns = [
     path("runs/<str:trace_id>/knowledge/", ledgers.knowledge, name="knowledge"),
     path("runs/<str:trace_id>/knowledge/<str:name>/", ledgers.judge, name="judge"),
     path("runs/<str:trace_id>/commands/", ledgers.commands, name="commands"),
+    path("runs/<str:trace_id>/compare/<str:other_id>/", compare.compare, name="compare"),
     path("runs/<str:trace_id>/lab/", lab.lab, name="lab"),
     path("runs/<str:trace_id>/rewind/", acts.go_back, name="rewind"),
     path("runs/<str:trace_id>/edit/", acts.edit, name="edit"),

@@ -40,6 +40,10 @@ from cyberagent.trace.goals import GoalTree
 REFLECTION_TURNS = 6
 """Turns of a side branch that may use tools; the last one must answer."""
 
+LEAST_PIECE_TOKENS, MOST_PIECES = 200, 50
+"""Of a history that is summarised piece by piece: in smaller or more pieces it would cost more
+calls than it is worth, and say nothing."""
+
 READING_TOOLS = frozenset({"read_file", "glob_files", "search_files", "terminal"})
 
 
@@ -302,8 +306,15 @@ class CompactionStage:
             async for event in self._say(state, runner, lane, request.instruction, outcome):
                 yield event
             return
-        room = (budget.limit or 0) // 2 - budget.corrected(budget.fixed) - asking
-        texts = pieces(request, max(1, int(room / budget.ratio)), self.counter)
+        room = ((budget.limit or 0) - budget.corrected(budget.fixed) - asking) // 2
+        room = int(room / budget.ratio)
+        if room < LEAST_PIECE_TOKENS:
+            outcome.why = f"only {max(0, room):,} tokens of the window are free for a summary"
+            return
+        texts = pieces(request, room, self.counter)
+        if len(texts) > MOST_PIECES:
+            outcome.why = f"the history would be summarised in {len(texts):,} pieces"
+            return
         earlier = ""
         for part in range(len(texts)):
             lane.items.clear()

@@ -143,20 +143,50 @@ async def open_state(
 async def history_of(
     store: Store, trace_id: str, path: Sequence[Message], compaction: Restoring | None = None
 ) -> list[Item]:
-    """What the next call is made from: the items of the newest window that was recorded on this
-    path, edits in it included, then what was stored since. So a run that goes on, or was
-    rewound, sends what it would have sent. Where a summary is newer, it begins there."""
-    places = {m.sequence: place for place, m in enumerate(path)}
-    on_path = [(n, after) for n, after in await store.main_calls(trace_id) if after in places]
+    """What the next call is made from: the items of the newest window that was recorded on the
+    way along this path, edits in it included, then what was stored since. So a run that goes on,
+    or was rewound, sends what it would have sent. Where a summary is newer, it begins there."""
     newest = max((p for p, m in enumerate(path) if m.source == "summary"), default=-1)
-    if on_path and places[on_path[-1][1]] >= newest:
-        number, after = on_path[-1]
+    found = await _newest_call(store, trace_id, path)
+    if found is not None and found[1] >= newest:
+        number, place = found
         with suppress(BrokenManifest):
             _, window = await recorded_window(store, trace_id, number)
-            return [*window.items, *(Item(m) for m in path[places[after] + 1 :])]
+            return [*window.items, *(Item(m) for m in path[place + 1 :])]
     if compaction is not None:
         return await compaction.restored(store, trace_id, path)
     return [Item(m) for m in path]
+
+
+async def _newest_call(
+    store: Store, trace_id: str, path: Sequence[Message]
+) -> tuple[int, int] | None:
+    """Number and place of the newest call on the way along ``path``. A call that was made at a
+    message of it is not on the way if the run then left the path there: another answer, or an
+    older message, follows."""
+    places = {m.sequence: place for place, m in enumerate(path)}
+    made: dict[int, list[int]] = {}
+    for number, after in await store.main_calls(trace_id):
+        if after in places:
+            made.setdefault(places[after], []).append(number)
+    for place in sorted(made, reverse=True):
+        numbers = made[place]
+        if place + 1 < len(path):
+            numbers = await _before(store, trace_id, numbers, path[place + 1])
+        if numbers:
+            return max(numbers), place
+    return None
+
+
+async def _before(
+    store: Store, trace_id: str, numbers: Sequence[int], following: Message
+) -> Sequence[int]:
+    """Of the calls ``numbers``, made at one message, those that led to ``following``, which
+    stands below it: the call that it answers, else all that were made before it was stored."""
+    if (answered := following.metadata.get("call")) in numbers:
+        return [cast("int", answered)]
+    calls = await store.calls(trace_id, numbers)
+    return [n for n, c in calls.items() if c.created_at <= following.created_at]
 
 
 def answers_before(path: Sequence[Message]) -> int:

@@ -131,7 +131,7 @@ async def watched(
             return
     finally:
         stopped.cancel()
-        if following is not None and not following.done():
-            following.cancel()
+        if following is not None:
+            following.cancel()  # one that failed meanwhile is asked for its error all the same
             await asyncio.gather(following, return_exceptions=True)
         await stream.aclose()

@@ -144,7 +144,7 @@ async function ask(url) {
   body.replaceChildren(title);
   dialog.showModal();
   await window.htmx.ajax("GET", url, { source: body, target: body, swap: "innerHTML" });
-  body.querySelector("[data-first], select, textarea, input:not([type=hidden]), button")?.focus();
+  (body.querySelector("[data-first]") ?? body.querySelector("button"))?.focus();
 }
 
 // A dialog whose form was sent and answered well closes; what was refused is said in it.
@@ -171,6 +171,7 @@ function showProvider() {
       part.hidden = !part.dataset.provider.split(" ").includes(chosen);
 }
 
+document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 markTheme();
 showProvider();
 tick();

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from cyberagent.compaction.values import Facts, Items
@@ -17,10 +16,6 @@ from cyberagent.trace.goals import GoalTree
 
 COUNTER = TiktokenCounter("o200k_base", exact=True)
 
-_QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-settings.register_profile("compaction", max_examples=25, **_QUIET)
-settings.register_profile("compaction-ci", max_examples=400, **_QUIET)
-settings.register_profile("compaction-soak", max_examples=20_000, **_QUIET)
 
 
 # Written by hand -----------------------------------------------------------------------------

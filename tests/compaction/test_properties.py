@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cyberagent.compaction.goal import GoalCompaction
@@ -35,9 +33,10 @@ from cyberagent.providers.openai import DIALECTS, project_openai
 from cyberagent.providers.project import repair
 from cyberagent.trace.goals import replay
 from tests.compaction.histories import HISTORIES, known
+from tests.examples import examples
 from tests.providers.windows import READ
 
-ANY = settings.get_profile(os.environ.get("COMPACTION_PROFILE", "compaction"))
+ANY = examples(60)
 
 BUDGET = Budget(fixed=10, reserve=50, window=100_000, threshold=40, target=20)
 QUIET: list[Strategy] = [

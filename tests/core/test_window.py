@@ -20,6 +20,7 @@ from cyberagent.core.window import (
     expand,
     rebuild,
 )
+from tests.examples import examples
 
 TOOLS = ({"name": "read_file", "description": "Read.", "parameters": {"type": "object"}},)
 
@@ -164,6 +165,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Message], list[Window]]:
     return messages, windows
 
 
+@examples(300)
 @given(histories())
 def test_every_past_window_rebuilds_to_itself(case: tuple[list[Message], list[Window]]):
     messages, windows = case

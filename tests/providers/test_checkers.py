@@ -6,12 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cyberagent.providers import check_anthropic, check_openai
 from cyberagent.providers.check_anthropic import RULES_ANTHROPIC, problems_anthropic
 from cyberagent.providers.check_openai import RULES_OPENAI, problems_openai
+from tests.examples import examples
 
 Json = Any
 SCHEMA = {"type": "object", "properties": {}}
@@ -382,7 +383,7 @@ _payload = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(_payload, st.sampled_from(["openai", "deepseek", "gemini"]))
 def test_a_checker_never_fails_over_nonsense(payload: Json, dialect: str):
     for problems in (problems_openai(payload, dialect), problems_anthropic(payload)):

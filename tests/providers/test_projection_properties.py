@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cyberagent.core.types import Message, ToolCall, canonical_json
@@ -14,9 +14,10 @@ from cyberagent.providers.check_openai import problems_openai
 from cyberagent.providers.openai import DIALECTS, project_openai
 from cyberagent.providers.project import repair
 from cyberagent.providers.projections import PROJECTIONS
+from tests.examples import examples
 from tests.providers.windows import assistant, call, result, user, window, windows
 
-ANY = settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+ANY = examples(500)
 COMMON = {
     "temperature": st.sampled_from([None, 0, 0.5, 2]),
     "max_output_tokens": st.sampled_from([None, 1, 100, 4096]),

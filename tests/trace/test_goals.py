@@ -7,11 +7,12 @@ import json
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cyberagent.core.errors import InvalidGoalOperation, InvalidInput
 from cyberagent.trace.goals import GoalOperation, GoalTree, UnknownGoal
+from tests.examples import examples
 from tests.trace.operations import OPERATIONS
 
 MISSION = "Implement user authentication"
@@ -337,7 +338,7 @@ def test_a_malformed_plan_is_refused(value: object):
 # Whatever is done ----------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(OPERATIONS, max_size=25))
 def test_what_holds_whatever_is_done(operations: list[dict[str, object]]):
     tree = GoalTree()
@@ -362,7 +363,7 @@ def test_what_holds_whatever_is_done(operations: list[dict[str, object]]):
         assert GoalTree.from_json(json.loads(json.dumps(tree.to_json()))) == tree
 
 
-@settings(deadline=None)
+@examples(100)
 @given(st.one_of(st.text(), st.lists(st.text(), max_size=4)))
 def test_any_description_is_added_or_refused(text: str | list[str]):
     try:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cyberagent.core.errors import InvalidGoalOperation
 from cyberagent.core.types import INTERRUPTED_RESULT, Json, Message, Text, ToolCall
 from cyberagent.trace.goals import GoalOperation, GoalTree, replay
+from tests.examples import examples
 from tests.trace.operations import OPERATIONS
 
 
@@ -29,7 +30,7 @@ def ids(messages: list[Message]) -> list[str]:
     return [g.id for g in replay(messages, "m").walk()]
 
 
-@settings(deadline=None)
+@examples(200)
 @given(st.lists(OPERATIONS, max_size=20))
 def test_replay_equals_the_plan_made_step_by_step(operations: list[dict[str, object]]):
     tree, path = GoalTree(mission="m"), []

@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from traces import access, commands, fragments, rowviews, treerows, treeview
+from traces.compare import forked_from
 from traces.models import Trace
 from traces.rendering import page_text
 from traces.transfer import export_text
@@ -66,7 +67,30 @@ def head_context(request: HttpRequest, trace: Trace, tab: str) -> dict[str, Any]
         "facts_html": fragments.facts_html(trace),
         "acts_html": fragments.acts_html(trace, can_act=can_act),
         "tab": tab,
+        "forks": _forks(request, trace),
+        "forked_from": _forked_from(request, trace),
     }
+
+
+SHOWN_FORKS = 5
+
+
+def _forks(request: HttpRequest, trace: Trace) -> list[str]:
+    """The newest forks of a trace that this person may see."""
+    asked = trace.commands.filter(name="fork", status="applied").order_by("-pk")
+    told = asked.values_list("arguments", flat=True)[:SHOWN_FORKS]
+    made = [str(json.loads(arguments).get("trace", "")) for arguments in told]
+    return [fork for fork in made if _may_see(request, fork)]
+
+
+def _forked_from(request: HttpRequest, trace: Trace) -> tuple[str, int] | None:
+    found = forked_from(trace)
+    return found if found and _may_see(request, found[0]) else None
+
+
+def _may_see(request: HttpRequest, trace_id: str) -> bool:
+    trace = Trace.objects.filter(pk=trace_id).first()
+    return trace is not None and access.can_see(request.user, trace)
 
 
 def place_json(trace: Trace, place: Where) -> dict[str, Any]:

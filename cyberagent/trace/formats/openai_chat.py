@@ -67,7 +67,7 @@ def read(path: Path) -> list[Imported]:
     used is told once, by the first one.
     """
     notes = Notes()
-    found = [c for c in _conversations(path, notes) if c.drafts or c.system]
+    found = [c for c in _conversations(path, notes) if c.drafts]
     if not found:
         raise ImportRefused(f"{path.name} holds no list of chat messages{_hint(notes)}")
     many = len(found) > 1
@@ -172,7 +172,6 @@ def _one(values: list[Json], record: dict[str, Any], notes: Notes) -> _Conversat
 class _Conversation:
     notes: Notes
     drafts: list[Draft] = field(default_factory=list[Draft])
-    system: list[str] = field(default_factory=list[str])
     tools: list[Json] = field(default_factory=list[Any])
     facts: dict[str, Json] = field(default_factory=dict[str, Any])
     _open: list[ToolCall] = field(default_factory=list[ToolCall])
@@ -191,9 +190,6 @@ class _Conversation:
         if role not in _ROLES:
             self.notes.skip(number, f"a message with the role {str(role)[:40]!r}")
             return None
-        if role in ("system", "developer") and not self.drafts:
-            self._system(value)
-            return None
         try:
             draft = self._draft(number, role, value)
         except RecursionError:
@@ -206,10 +202,6 @@ class _Conversation:
             draft.metadata["other_fields"] = trimmed(extra)
         self.drafts.append(draft)
         return draft
-
-    def _system(self, value: dict[str, Any]) -> None:
-        parts = _content(value.get("content"), [])
-        self.system += [p.text for p in parts if isinstance(p, Text)]
 
     def _draft(self, number: int, role: str, value: dict[str, Any]) -> Draft:
         other: list[Json] = []
@@ -304,7 +296,6 @@ class _Conversation:
                 last_sequence=len(messages),
                 turn=max((m.turn for m in messages), default=0),
                 context={"imported": self.facts | ({"tools": self.tools} if self.tools else {})},
-                system_prompt="\n\n".join(self.system),
                 origin=NAME,
             ),
             messages=messages,

@@ -38,10 +38,11 @@ def asks(*calls, **fields):
 def test_a_list_with_calls_reasoning_and_an_image_is_read_whole():
     [one] = read_transcript(FIXTURES / "chat-tools.json")
     trace = one.trace
-    assert trace.state.system_prompt == "You answer questions about the weather."
+    system, *rest = trace.messages
+    assert (system.role, system.text) == ("system", "You answer questions about the weather.")
     assert trace.state.mission == "Do I need an umbrella in Oslo or in Rome?"
     assert trace.state.context["imported"]["tools"][0]["function"]["name"] == "forecast"
-    user, asked, rome, oslo, last = trace.messages
+    user, asked, rome, oslo, last = rest
     assert user.parts[1] == Image("image/png", "aGVsbG8=")
     assert asked.parts == (
         Reasoning("Two cities, two calls."),
@@ -93,7 +94,7 @@ def test_facts_of_a_record_are_kept(tmp_path):
     assert one.trace.state.context == {"imported": {"task_id": 4, "reward": 0.5}}
 
 
-def test_a_late_system_message_stays_where_it_was(tmp_path):
+def test_system_messages_stay_where_they_were(tmp_path):
     talk = [
         {"role": "system", "content": "a"},
         {"role": "developer", "content": [{"type": "text", "text": "b"}]},
@@ -101,8 +102,9 @@ def test_a_late_system_message_stays_where_it_was(tmp_path):
         {"role": "system", "content": "c"},
     ]
     [one] = read(talk, tmp_path)
-    assert one.trace.state.system_prompt == "a\n\nb"
-    assert [(m.role, m.text) for m in one.trace.messages] == [("user", "hi"), ("system", "c")]
+    assert [(m.role, m.text) for m in one.trace.messages] == [
+        ("system", "a"), ("system", "b"), ("user", "hi"), ("system", "c"),
+    ]  # fmt: skip
 
 
 def test_lists_in_the_shape_of_the_messages_api_are_read(tmp_path):
@@ -238,8 +240,8 @@ def test_what_is_exported_is_read_back_the_same(tmp_path_factory, messages, syst
     path = tmp_path_factory.mktemp("chat") / "chat.json"
     path.write_bytes(export_text(system, messages))
     [one] = read_transcript(path)
-    assert [core(m) for m in one.trace.messages] == [core(m) for m in messages]
-    assert one.trace.state.system_prompt == system
+    first = [("system", (Text(system),), "", "")] if system else []
+    assert [core(m) for m in one.trace.messages] == first + [core(m) for m in messages]
 
 
 def test_text_that_utf8_cannot_hold_is_exported_and_read_back(tmp_path):

@@ -313,7 +313,9 @@ DAMAGE = [
 ]
 
 
-@pytest.mark.parametrize(("name", "change", "words"), DAMAGE, ids=lambda v: v[:40] if isinstance(v, str) else None)
+@pytest.mark.parametrize(
+    ("name", "change", "words"), DAMAGE, ids=lambda v: v[:40] if isinstance(v, str) else None
+)
 def test_a_damaged_folder_is_refused_with_the_place(tmp_path, name, change, words):
     folder = write_export(a_bundle(), tmp_path / "out")
     if change is None:
