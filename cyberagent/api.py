@@ -194,7 +194,8 @@ def _invalid(request: HttpRequest, error: ValidationError) -> HttpResponse:
 
 def _place(location: tuple[Any, ...]) -> list[str]:
     """Where the value stood, without the names of our own function arguments."""
-    return [str(part) for part in (location[:1] + location[2:] or location)]
+    own = 2 if location[0] == "body" and len(location) > 2 else 1
+    return [str(part) for part in (location[:1] + location[own:])]
 
 
 def _problem(error: dict[str, Any]) -> str:

@@ -197,6 +197,7 @@ async def _make_provider(
     config: RunConfig, store: Store, environment: Mapping[str, str], model: str
 ) -> Provider:
     options = dict(config.provider_options)
+    _check_usable(config, environment)
     if config.provider == "scripted":
         script = load_script(options.get("script") or "demo")
         return ScriptedProvider(script, speed=options.get("speed"))
@@ -204,9 +205,6 @@ async def _make_provider(
         return await _replay(options, store)
     if config.provider == "local":
         return local.LocalProvider()
-    if config.provider not in ("openai", "anthropic"):
-        names = ", ".join(p.name for p in provider_status(environment))
-        raise InvalidConfig(f"there is no provider {config.provider!r}; there are {names}")
     if not model:
         raise InvalidConfig(f"the provider {config.provider} needs the name of a model")
     prefix = config.provider.upper()
@@ -225,6 +223,18 @@ async def _make_provider(
     if config.provider == "anthropic":
         return AnthropicProvider(**given)
     return OpenAIProvider(**given, dialect=options.get("dialect") or "openai")
+
+
+def _check_usable(config: RunConfig, environment: Mapping[str, str]) -> None:
+    """Raise InvalidConfig for a provider that there is not, or that lacks what it needs; one
+    with an address of its own may need no key."""
+    known = {p.name: p for p in provider_status(environment)}
+    status = known.get(config.provider)
+    if status is None:
+        names = ", ".join(known)
+        raise InvalidConfig(f"there is no provider {config.provider!r}; there are {names}")
+    if not status.usable and not config.provider_options.get("base_url"):
+        raise InvalidConfig(f"the provider {config.provider} cannot be used: {status.needs}")
 
 
 async def _replay(options: Mapping[str, Json], store: Store) -> Provider:

@@ -53,6 +53,7 @@ def check(config: RunConfig, skills: Sequence[str] = ()) -> None:
         raise InvalidConfig("workspace: a path must not hold NUL")
     if config.workspace and not Path(config.workspace).is_dir():
         raise InvalidConfig(f"workspace: {config.workspace!r} is not a folder")
+    _check_demo(config)
     async_to_sync(presets.validate)(config, store=OrmStore(), environment=runs.environment())
     if skills:
         with transaction.atomic():
@@ -60,6 +61,19 @@ def check(config: RunConfig, skills: Sequence[str] = ()) -> None:
         for name in skills:
             if name not in known:
                 raise NotFound("skill", name)
+
+
+def _check_demo(config: RunConfig) -> None:
+    """The built-in script does its own small job, and would write over a NOTES.md."""
+    script = config.provider_options.get("script") or "demo"
+    if config.provider != "scripted" or script != "demo" or not config.workspace:
+        return
+    folder = Path(config.workspace)
+    if (folder / "NOTES.md").exists() and not (folder / "notes.py").exists():
+        raise InvalidConfig(
+            "the built-in script works on its own files and would overwrite NOTES.md there: "
+            "leave the workspace out, or give a script of your own"
+        )
 
 
 def _check_workspace(user: Any, workspace: str) -> None:

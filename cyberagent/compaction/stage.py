@@ -31,8 +31,16 @@ from cyberagent.core.lane import Lane
 from cyberagent.core.parts import Branched, Branching
 from cyberagent.core.ports import CommandEnd, PendingCommand, Store, TokenCounter
 from cyberagent.core.state import RunState
+from cyberagent.core.streams import Paused
 from cyberagent.core.tokens import count_tools
-from cyberagent.core.types import BranchType, Json, Message, text_message
+from cyberagent.core.types import (
+    BranchType,
+    Json,
+    Message,
+    sha256,
+    stored_json,
+    text_message,
+)
 from cyberagent.core.window import Item
 from cyberagent.core.wording import wording
 from cyberagent.trace.goals import GoalTree
@@ -112,6 +120,8 @@ class CompactionStage:
                 for event in await runner.write(state, [], [held, *told], command=end):
                     yield event
             return
+        if not asked.by:
+            _must_get_on(state)
         async for event in self._pass(state, runner, budget, asked):
             yield event
 
@@ -397,6 +407,19 @@ class CompactionStage:
             yield event
         async for event in runner.branch(state, lane, outcome):
             yield event
+
+
+def _must_get_on(state: RunState) -> None:
+    """Raises Paused where one automatic pass after the other found the same plan and nothing
+    called that had not been called before: the run goes in circles and only costs money. A
+    person may resume it."""
+    plan = sha256(stored_json(state.goals.to_json()).encode())
+    state.progress = state.progress.after(f"{plan} {len(state.deeds)} {state.trace.turn}")
+    if state.progress.is_stalled:
+        raise Paused(
+            f"the run goes in circles: {state.progress.idle + 1} compactions in a row found the "
+            "same plan, and no call that had not been made before"
+        )
 
 
 def pending_entries(state: RunState) -> list[Entry]:

@@ -187,7 +187,7 @@ class CallFailed(Event):
 @_kind
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoalChanged(Event):
-    """The plan changed; ``operations`` as the goal tool was given them."""
+    """The plan changed: one line for each change, in the run's language."""
 
     changes: tuple[str, ...] = ()
     current: str | None = None

@@ -373,7 +373,7 @@ class AgentRunner:
             events += await self.write(state, [], [told], command=end)
             await self._control.ended(command)
         last = stops[-1] if stops else None
-        why = f"stopped by {last.by}" if last else "stopped by an operator"
+        why = f"stopped by {last.by if last and last.by else 'an operator'}"
         return events + await self._end(state, "stopped", why=why, command=last)
 
     async def _fail(self, state: RunState, error: CyberAgentError) -> list[Event]:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 from cyberagent.core.config import SKILL_RECENCY_THRESHOLD, RunConfig
 from cyberagent.core.filecache import FileCache, reading_key
-from cyberagent.core.guards import Breaker, Calibration
+from cyberagent.core.guards import Breaker, Calibration, Progress
 from cyberagent.core.injection import ASKED, injected_skills
 from cyberagent.core.ports import PendingCommand, Plan, Replay, Store
 from cyberagent.core.rebuild import recorded_window
@@ -53,6 +53,8 @@ class RunState:
     model: str = ""
     calibration: Calibration = field(default_factory=Calibration)
     breaker: Breaker = field(default_factory=Breaker)
+    progress: Progress = field(default_factory=Progress)
+    deeds: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     warned_tight: bool = False
     files: FileCache = field(default_factory=FileCache)
     made_here: set[int] = field(default_factory=set[int])
@@ -73,6 +75,9 @@ class RunState:
         for message in messages:
             self.history.append(Item(message))
             self.calls.update((c.id, c) for c in message.tool_calls)
+            self.deeds.update(
+                (c.name, c.arguments) for c in message.tool_calls if c.made_by == "model"
+            )
             if message.role == "user" and message.source in ("user", "operator"):
                 self.turn_answers = 0
             if message.source == "model":

@@ -140,7 +140,13 @@ class ToolStage:
         if changed:
             done, total = state.goals.progress()
             events.append(
-                GoalChanged(current=state.goals.current, done=done, total=total, message=-1)
+                GoalChanged(
+                    changes=tuple(ran.outcome.metadata.get("changes", ())),
+                    current=state.goals.current,
+                    done=done,
+                    total=total,
+                    message=-1,
+                )
             )
         context = None if lane else self._skill_record(result, state)
         return await self._store(

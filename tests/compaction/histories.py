@@ -17,7 +17,6 @@ from cyberagent.trace.goals import GoalTree
 COUNTER = TiktokenCounter("o200k_base", exact=True)
 
 
-
 # Written by hand -----------------------------------------------------------------------------
 
 

@@ -169,7 +169,7 @@ def test_a_run_that_fails_ends_with_exit_code_1(terminal):
         (["x", "--script", "missing.yaml"], "missing.yaml"),
         (["x", "--script", "work/notes.txt"], "script"),
         (["x", "--workspace", "nowhere"], "--workspace: nowhere is not a folder"),
-        (["x", "--provider", "openai"], "needs the name of a model"),
+        (["x", "--provider", "openai"], "cannot be used: Set OPENAI_API_KEY"),
         (["x", "--provider", "openai", "--script", "turns.yaml"], "--script"),
         (["x", "--provider", "magic"], "magic"),
         (["x", "--preset", "../cyber"], "preset"),

@@ -13,6 +13,7 @@ import os
 import sys
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
@@ -124,3 +125,14 @@ def _told(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def keep_address(url: str) -> None:
+    """Note where the dashboard is, for commands that print links to it."""
+    (settings.DATA_DIR / "address").write_text(url)
+
+
+def last_address() -> str:
+    """Where the dashboard last started; its usual place where it never did."""
+    path = settings.DATA_DIR / "address"
+    return path.read_text().strip() if path.is_file() else "http://127.0.0.1:8000"

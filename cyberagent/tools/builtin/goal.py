@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from cyberagent.core.ports import ToolContext
+from cyberagent.core.ports import ToolContext, ToolOutcome
 from cyberagent.tools.registry import tool
 from cyberagent.trace.goals import Change, GoalOperation, GoalTree
 from cyberagent.trace.plan_text import updated_text
@@ -25,7 +25,7 @@ def goal(
     done: str | None = None,
     summary: str | None = None,
     abandon: str | None = None,
-) -> str:
+) -> ToolOutcome:
     """Keep the plan: add goals, focus the one you work on, close it when it is done or given up.
 
     Details of a closed goal may be cleared from the conversation later; its summary stays. So
@@ -69,7 +69,7 @@ class TodoItem(_Todo, total=False):
 
 
 @tool(framework=True)
-def todo_write(context: ToolContext, todos: list[TodoItem]) -> str:
+def todo_write(context: ToolContext, todos: list[TodoItem]) -> ToolOutcome:
     """Write the list of todos, which is the plan. Send the whole list every time.
 
     Keep one todo in progress. A todo that is not in the list any more is abandoned; one that is
@@ -85,7 +85,9 @@ def _plan(context: ToolContext) -> GoalTree:
     return context.state.goals
 
 
-def _store(context: ToolContext, plan: GoalTree, changes: tuple[Change, ...]) -> str:
+def _store(context: ToolContext, plan: GoalTree, changes: tuple[Change, ...]) -> ToolOutcome:
     context.state.goals = plan
     language = context.config.language
-    return updated_text(plan, [c.line(language) for c in changes], language, PLAN_LIMIT_CHARS)
+    lines = [c.line(language) for c in changes]
+    text = updated_text(plan, lines, language, PLAN_LIMIT_CHARS)
+    return ToolOutcome(text=text, shorten=False, metadata={"changes": lines})

@@ -29,24 +29,33 @@ class Command(TerminalCommand):
             "--format", default="auto", help=f"auto (default), {', '.join(FORMATS)}"
         )
         parser.add_argument("--owner", help="whose trace it becomes (default: the user admin)")
-        parser.add_argument("--json", action="store_true", help="one JSON object a conversation")
+        parser.add_argument("--json", action="store_true", help="one JSON object")
 
     def work(self, *, file: str, format: str, owner: str | None, json: bool, **_: Any) -> None:
         person = owner_named(owner)
         with _opened(file) as path:
             stored = import_file(path, owner=person, format=format)
+        if json:
+            self.say_json(summed(stored))
         for one in stored:
-            if json:
-                self.say_json(one.counts())
-            else:
-                self._tell(one)
+            if not json:
+                self.say(sentence(one))
+            self._warn(one)
 
-    def _tell(self, one: Stored) -> None:
-        self.say(sentence(one))
+    def _warn(self, one: Stored) -> None:
         for skipped in one.imported.skipped:
             self.stderr.write(f"line {skipped.line} skipped: {skipped.why}")
         for warning in one.imported.warnings:
             self.stderr.write(warning)
+
+
+def summed(stored: list[Stored]) -> dict[str, Any]:
+    """The counts of a file as one object; ``traces`` names all where it held more than one
+    conversation."""
+    counts = [one.counts() for one in stored]
+    out: dict[str, Any] = {"trace": counts[0]["trace"]}
+    out |= {k: sum(c[k] for c in counts) for k in counts[0] if k != "trace"}
+    return out | ({"traces": [c["trace"] for c in counts]} if len(counts) > 1 else {})
 
 
 def sentence(one: Stored) -> str:

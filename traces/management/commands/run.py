@@ -152,7 +152,8 @@ async def _ask_to_stop(trace_id: str) -> None:
 
 
 def _stop(trace_id: str) -> None:
-    commands.stop(Trace.objects.get(pk=trace_id), by=None)
+    trace = Trace.objects.select_related("owner").get(pk=trace_id)
+    commands.stop(trace, by=trace.owner)
 
 
 async def _outcome(run: asyncio.Task[str]) -> str:

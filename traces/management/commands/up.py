@@ -22,7 +22,7 @@ from cyberagent import __version__
 from cyberagent.core.errors import InvalidInput
 from traces import first_run
 from traces.access import create_sign_in_link, local_admin
-from traces.management.terminal import TerminalCommand
+from traces.management.terminal import TerminalCommand, keep_address
 
 DEFAULT_PORT = 8000
 PORTS_TRIED = 20
@@ -79,6 +79,7 @@ class Command(TerminalCommand):
             first_run.furnish(admin)
         link = create_sign_in_link(admin)
         connection.close()
+        keep_address(address(host, port))
         self.say(f"CyberAgent {__version__}")
         self.say(f"Data: {settings.DATA_DIR}")
         self.say(f"Sign in: {address(host, port)}/sign-in/{link}/")

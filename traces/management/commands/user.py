@@ -13,7 +13,7 @@ from django.core.management.base import CommandParser
 
 from cyberagent.core.errors import InvalidInput
 from traces.access import ROLES, Role, create_sign_in_link, role_of, set_role
-from traces.management.terminal import TerminalCommand
+from traces.management.terminal import TerminalCommand, last_address
 
 
 class Command(TerminalCommand):
@@ -30,10 +30,12 @@ class Command(TerminalCommand):
         parser.add_argument("--role", choices=ROLES, help="default for a new user: viewer")
         parser.add_argument("--password", action="store_true", help="set a password, no link")
         parser.add_argument(
-            "--url", default="http://127.0.0.1:8000", help="where the dashboard is, for the link"
+            "--url", help="where the dashboard is, for the link (default: where it last started)"
         )
 
-    def work(self, *, name: str, role: Role | None, password: bool, url: str, **_: Any) -> None:
+    def work(
+        self, *, name: str, role: Role | None, password: bool, url: str | None, **_: Any
+    ) -> None:
         secret = _ask_password() if password else None
         user = find_or_make_user(name, password=secret)
         if role is not None:
@@ -41,7 +43,8 @@ class Command(TerminalCommand):
         self.say(f"{user.get_username()} is {role_of(user)}")
         if secret is None:
             link = create_sign_in_link(user)
-            self.say(f"Sign in (once, within 15 minutes): {url.rstrip('/')}/sign-in/{link}/")
+            base = (url or last_address()).rstrip("/")
+            self.say(f"Sign in (once, within 15 minutes): {base}/sign-in/{link}/")
 
 
 def find_or_make_user(name: str, *, password: str | None = None) -> Any:
