@@ -11,7 +11,7 @@ import re
 
 from hypothesis import HealthCheck, settings
 
-SOAK_FACTOR = 70
+SOAK_FACTOR = 100
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 FACTORS = {"ci": 1, "soak": SOAK_FACTOR}
 if PROFILE not in FACTORS:

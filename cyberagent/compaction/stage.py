@@ -417,7 +417,7 @@ def _must_get_on(state: RunState) -> None:
     state.progress = state.progress.after(f"{plan} {len(state.deeds)} {state.trace.turn}")
     if state.progress.is_stalled:
         raise Paused(
-            f"the run goes in circles: {state.progress.idle + 1} compactions in a row found the "
+            f"the run goes in circles: {state.progress.idle} compactions in a row found the "
             "same plan, and no call that had not been made before"
         )
 

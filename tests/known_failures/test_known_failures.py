@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,10 @@ async def test_a_run_that_reads_the_same_again_and_again_is_paused(tmp_path: Pat
     again = [read(f"f{n % 3}.txt") for n in range(80)]
     run = await run_of(tmp_path, again, compression=[SUMMARY]).go()
     assert run.done.status == "paused" and "circles" in run.done.why
-    assert sum(p.success for p in passes(run)) == 4
+    assert sum(p.success for p in passes(run)) == 3
     # A person who knows better may let it go on.
     await run.go([], trace_id=run.done.trace)
-    assert len(passes(run)) > 4
+    assert len(passes(run)) > 3
 
 
 async def test_a_run_that_finds_new_things_is_not_paused(tmp_path: Path):
@@ -220,3 +221,15 @@ async def test_the_live_run_and_one_that_is_opened_anew_agree_on_the_next_window
     later = (await main_windows(again))[-1].window
     assert later.items[: len(windows[-1].window.items)] == windows[-1].window.items
     assert MISSION[0]["content"] in later.items[0].message.text
+
+
+def test_every_test_that_the_list_names_is_there():
+    """The list in the docs is worth no more than the tests it points to."""
+    root = Path(__file__).resolve().parents[2]
+    listed = (root / "docs" / "known-failures.md").read_text("utf-8")
+    named = set(re.findall(r"\btest_\w{12,}(?=[,;| ])", listed))
+    written = "\n".join(p.read_text("utf-8") for p in (root / "tests").rglob("test_*.py"))
+    there = set(re.findall(r"def (test_\w+)\(", written))
+    assert len(named) > 30 and named <= there, named - there
+    lines = {int(n) for n in re.findall(r"^\| (\d+) \|", listed, re.M)}
+    assert lines == set(range(1, 43)) - {40}

@@ -61,7 +61,7 @@ def test_the_command_compares_policies(tmp_path):
 
     table = terminal("lab", trace)
     assert table.code == 0, table.err
-    assert [line.split()[0] for line in table.out.splitlines()[:5]] == [
+    assert [line.split()[0] for line in table.out.splitlines()[:6]] == [
         "policy", "cyber", "cyber_recent", "opencode", "layered", "off",
     ]  # fmt: skip
     assert "made of its users' turns" in table.out

@@ -72,12 +72,16 @@ def _window(text: str) -> int | None:
 
 def policy_names() -> list[tuple[str, str]]:
     """Each policy with what it does."""
-    return [
-        ("cyber", _("Closed goals first, then a summary")),
-        ("opencode", _("Old tool output first, then a summary of all")),
-        ("layered", _("Five layers, from cheap to costly")),
-        ("off", _("Nothing, ever")),
-    ]
+    told = {
+        "cyber": _("Closed goals first, then a summary"),
+        "cyber_recent": _(
+            "Closed goals first, then a summary that leaves the newest turns as they are"
+        ),
+        "opencode": _("Old tool output first, then a summary of all"),
+        "layered": _("Five layers, from cheap to costly"),
+        "off": _("Nothing, ever"),
+    }
+    return [(name, told.get(name, "")) for name in POLICIES]
 
 
 # The table -----------------------------------------------------------------------------------
