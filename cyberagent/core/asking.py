@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from functools import partial
+from math import ceil
 
 from cyberagent.core.config import RunConfig
 from cyberagent.core.errors import (
@@ -148,7 +149,8 @@ class Asking:
             raise PayloadRefused(f"our own check refused the window: {broken[0]}")
         body = canonical_json(payload)
         kinds = composition(window, counter)
-        _check_size(state.config, sum(kinds.values()))
+        size = sum(kinds.values())
+        _check_size(state.config, ceil(size * state.calibration.for_model(state.model)))
         number = state.trace.last_call + 1
         recorded = state.recorder.record(number, window)
         record = CallRecord(
@@ -158,7 +160,7 @@ class Asking:
             projection=provider.projection,
             manifest=recorded.manifest,
             sha256=sha256(body),
-            estimated_tokens=sum(kinds.values()),
+            estimated_tokens=size,
             exact=counter.exact,
             composition=kinds,
             branch_id=lane.branch_id if lane else "",

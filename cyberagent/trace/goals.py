@@ -241,6 +241,7 @@ def _applied(tree: GoalTree, call: ToolCall) -> GoalTree:
         if is_goal:
             return tree.apply(GoalOperation.from_arguments(arguments))[0]
         if isinstance(arguments, dict):
-            todos = read_todos(cast("dict[str, Any]", arguments).get("todos"))
+            listed = cast("dict[str, Any]", arguments).get("todos")
+            todos = read_todos(listed, lenient=call.name != "todo_write")
             return tree.apply_todos(todos)[0]
     return tree

@@ -24,12 +24,27 @@ class Todo:
     priority: Priority = ""
 
 
-def read_todos(value: Json) -> list[Todo]:
+def read_todos(value: Json, *, lenient: bool = False) -> list[Todo]:
     """The todos of a call's argument. Raises InvalidGoalOperation, naming the one that is
-    malformed; keys that are not known are passed over."""
+    malformed; keys that are not known are passed over. ``lenient``: as another agent wrote them,
+    a status or priority of its own counts as none, and what has no text is left out."""
     if not isinstance(value, list):
         raise InvalidGoalOperation("todos must be a list")
-    return [_read(n, item) for n, item in enumerate(cast("list[Any]", value), start=1)]
+    items = cast("list[Any]", value)
+    if lenient:
+        items = [_tamed(item) for item in items if _has_text(item)]
+    return [_read(n, item) for n, item in enumerate(items, start=1)]
+
+
+def _has_text(value: Json) -> bool:
+    content = cast("dict[str, Any]", value).get("content") if isinstance(value, dict) else None
+    return isinstance(content, str) and bool(one_line(content))
+
+
+def _tamed(todo: dict[str, Any]) -> dict[str, Any]:
+    """The todo without a status or priority that we do not know."""
+    known = {"status": _STATUSES, "priority": _PRIORITIES}
+    return {k: v for k, v in todo.items() if k not in known or v in known[k]}
 
 
 def _read(number: int, value: Json) -> Todo:

@@ -44,11 +44,12 @@ document.getElementById("jump-form").addEventListener("submit", async (event) =>
   document.getElementById("jump-dialog").close();
 });
 
-// Enter in the search field leads from hit to hit, with Shift backwards.
+// Enter in the search field leads from hit to hit, with Shift backwards; Escape ends the search.
 let at = -1;
 const find = document.getElementById("find");
 find.addEventListener("input", () => (at = -1));
 find.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") return leave();
   const hits = document.querySelectorAll("#found a[data-s]");
   if (event.key !== "Enter" || !hits.length) return;
   event.preventDefault();
@@ -68,3 +69,10 @@ document.getElementById("timeline").addEventListener("click", (event) => {
   const number = 1 + Math.round(((event.clientX - box.left) / box.width) * (calls - 1));
   location.assign(`${live.dataset.calls}${Math.min(calls, Math.max(1, number))}/`);
 });
+
+function leave() {
+  find.value = "";
+  find.dispatchEvent(new Event("input", { bubbles: true }));
+  find.blur();
+  document.querySelector("#tree .r[aria-current] a, #tree .r[aria-current]")?.focus();
+}

@@ -136,6 +136,10 @@ def test_finding_leads_to_the_message(
     seen.locator("#find").press("Shift+Enter")
     expect(seen.locator("#tree .r[aria-current]")).to_contain_text("notes/0.md")
     expect(seen.locator("#find")).to_be_focused()
+    seen.keyboard.press("Escape")
+    expect(seen.locator("#found a.r")).to_have_count(0)
+    seen.keyboard.press("g")
+    expect(seen.locator("#jump-dialog")).to_be_visible()
 
 
 def test_on_a_phone_the_inspector_comes_up_and_goes(

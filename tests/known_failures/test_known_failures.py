@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from cyberagent.core.config import RunConfig
+from cyberagent.core.config import Limits, RunConfig
 from cyberagent.core.control import ManualControl
 from cyberagent.core.events import Compacted
 from cyberagent.core.rebuild import difference, rebuilt
@@ -112,10 +112,16 @@ async def test_a_batch_that_a_dead_process_left_is_answered_before_new_words(tmp
 
 async def test_what_is_about_to_be_sent_is_measured_not_what_was_sent(tmp_path: Path):
     """15. Only the usage of the turn before is looked at, and a huge result goes out unseen."""
-    (tmp_path / "huge.txt").write_text("\n".join(f"line {n} of a huge file" for n in range(2_000)))
+    (tmp_path / "huge.txt").write_text("\n".join(f"line {n} of a huge file" for n in range(600)))
     turns = [read("f0.txt"), read("huge.txt"), {"say": "End."}]
-    run = await run_of(tmp_path, turns, compression=[SUMMARY]).go()
+    config = {"limits": Limits(max_tool_output_chars=0)}
+    run = await run_of(tmp_path, turns, config, compression=[SUMMARY]).go()
     limit = 8_400 - 8_400 // 8
+    before, *_ = passes(run)
+    assert before.tokens_before > limit, "what was read would not have fitted"
+    last_sent = (await calls_of(run))[1].estimated_tokens
+    assert last_sent < 4_200, "and nothing that was sent before told so"
+    assert before.success and run.done.answer == "End."
     assert all(c.estimated_tokens <= limit for c in await calls_of(run))
 
 
@@ -204,6 +210,21 @@ def test_an_undone_rewind_gives_the_old_window_though_a_run_went_on_elsewhere():
     assert any(isinstance(e, Compacted) and e.success for e in world.events)
     world.do(Rewind(back=len(world.naive.path()) - 3))
     world.do(Go(None, (Turn((Call("read_file", {"path": "f0"}),)), Turn())))
+    world.do(Undo())  # compares byte for byte
+    world.check_all()
+
+
+def test_of_two_calls_at_one_message_each_path_goes_on_from_its_own():
+    """35, 36. The model is asked again at the last message, after a compaction that only that
+    path has seen."""
+    reading = Turn((Call("read_file", {"path": "f3"}),), words=60)
+    plan = [Call("goal", {"add": "read"}), Call("goal", {"focus": "1"})]
+    done = Turn((Call("goal", {"done": "1", "summary": ""}),))
+    world = World(RunConfig(policy="goal"))
+    world.do(Go(3, (Turn(tuple(plan)), reading, done, Turn())))
+    world.do(Rewind(back=1))
+    world.do(Go(None, (Turn(),), commands=((1, "compact", ""),)))
+    assert any(isinstance(e, Compacted) and e.success for e in world.events)
     world.do(Undo())  # compares byte for byte
     world.check_all()
 

@@ -104,3 +104,18 @@ def test_two_todos_with_one_text_are_two_goals():
 def test_a_malformed_list_is_refused(todos: object, words: str):
     with pytest.raises(InvalidGoalOperation, match=words):
         read_todos(todos)
+
+
+def test_another_agents_odd_todo_does_not_cost_the_plan():
+    odd = [
+        {"content": "Read", "status": "completed"},
+        {"content": "Check", "status": "deferred", "priority": 7},
+        {"content": "  "},
+        "not a todo",
+        {"content": "Report", "status": ["pending"]},
+    ]
+    assert [(t.content, t.status) for t in read_todos(odd, lenient=True)] == [
+        ("Read", "completed"), ("Check", "pending"), ("Report", "pending"),
+    ]  # fmt: skip
+    with pytest.raises(InvalidGoalOperation):
+        read_todos(odd)

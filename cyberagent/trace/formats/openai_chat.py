@@ -308,11 +308,9 @@ def _call(value: Json, fallback: str) -> ToolCall | None:
     if not is_object(function):
         return None
     name, arguments, given = function.get("name"), function.get("arguments"), value.get("id")
-    if not isinstance(name, str) or not name:
-        return None
     return ToolCall(
         id=given if isinstance(given, str) and given else fallback,
-        name=name,
+        name=name if isinstance(name, str) and name else "unknown",
         arguments=arguments if isinstance(arguments, str) else arguments_text(arguments),
     )
 
