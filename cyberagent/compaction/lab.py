@@ -236,6 +236,8 @@ class _Replay:
         if not found.edits and not found.failures and found.tight:
             return False
         verdict = found.judged()
+        if verdict.dear:
+            return False
         if not verdict.success:
             self.breaker = self.breaker.after_failure(self._now())
             self._note(found.tokens_before, found.tokens_before, verdict.why, found)

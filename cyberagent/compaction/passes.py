@@ -70,7 +70,18 @@ class Pass:
         """Whether an automatic pass, now at its end, was a success."""
         if not self.edits:
             return Judgement(False, "; ".join(self.failures) or "there was nothing to remove")
-        return judge(self.tokens_before, self.tokens_after, self.budget)
+        return judge(self.tokens_before, self.tokens_after, self.budget, self.tokens_rewritten)
+
+    @property
+    def tokens_rewritten(self) -> int:
+        """Of what stays, the tokens that stand behind the first edit."""
+        same = 0
+        for a, b in zip(self.before, self.items, strict=False):
+            if a is not b:
+                break
+            same += 1
+        stayed = {id(i) for i in self.before[same:]}
+        return self.budget.corrected(raw_size([i for i in self.items[same:] if id(i) in stayed]))
 
     def result(self, *, automatic: bool = True) -> Items:
         """The history to go on with: a failed automatic pass changes nothing."""

@@ -211,6 +211,9 @@ class CompactionStage:
     ) -> list[Event]:
         """Take over what the pass made, or note that it failed: then nothing changes."""
         verdict = found.judged()
+        if verdict.dear and not asked.by:
+            return await self._too_dear(state, runner, verdict.why)
+        state.told_dear = False
         success = bool(found.edits) if asked.by else verdict.success
         breaker = state.breaker.at(self.now())
         after = breaker.after_success() if success else breaker.after_failure(self.now())
@@ -247,6 +250,14 @@ class CompactionStage:
             state.history = list(items)
             return await runner.write(state, [], told, context=context, command=end)
         return await self._store_summary(state, runner, items, draft, told, context, end)
+
+    @staticmethod
+    async def _too_dear(state: RunState, runner: Branching, why: str) -> list[Event]:
+        """Wait until there is more to gain; said once, since it is looked at before each call."""
+        if state.told_dear:
+            return []
+        state.told_dear = True
+        return await runner.write(state, [], [Nudge(what="compaction_held_back", text=why)])
 
     def _files_back(self, state: RunState, found: Pass) -> list[Item]:
         """The newest files that were read and have left the window, for as long as it stays

@@ -100,19 +100,41 @@ LEAST_SAVING_PERCENT = 5
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Whether a pass was worth it, and why not."""
+    """Whether a pass was worth it, and why not. ``dear``: it would cost more than it saves, which
+    is no failure of the policy."""
 
     success: bool
     why: str = ""
+    dear: bool = False
 
 
-def judge(before: int, after: int, budget: Budget) -> Judgement:
+CACHE_READ, CACHE_WRITE = 0.1, 1.25
+"""What providers ask for a cached token, and for one that is written to the cache, of the price
+of one that is neither."""
+
+PAYS_WITHIN_CALLS = 50
+"""A pass that is not forced must have paid for the cache it breaks within so many calls."""
+
+
+def judge(before: int, after: int, budget: Budget, rewritten: int = 0) -> Judgement:
     """An automatic pass as a whole, by its sizes: at least 5 % fewer tokens, and it fits. Fewer
-    messages are no success, nor is a smaller window that still cannot be sent."""
+    messages are no success, nor is a smaller window that still cannot be sent.
+
+    ``rewritten``: tokens that stay but stand behind the first edit, so that the provider's cache
+    loses them. Where the window could be sent as it is, they must be paid for soon by what each
+    later call saves: a smaller prompt can be the dearer one.
+    """
     if after >= before or after * 100 > before * (100 - LEAST_SAVING_PERCENT):
         return Judgement(False, f"{before - after:,} of {before:,} tokens saved, under 5 %")
     if not budget.fits(after):
         return Judgement(False, f"{after:,} tokens are left; {budget.limit:,} fit")
+    calls = rewritten * (CACHE_WRITE - CACHE_READ) / ((before - after) * CACHE_READ)
+    if budget.fits(before) and calls > PAYS_WITHIN_CALLS:
+        why = (
+            f"{before - after:,} tokens less, but {rewritten:,} cached ones lost: "
+            f"it would pay after {math.ceil(calls):,} calls"
+        )
+        return Judgement(False, why, dear=True)
     return Judgement(True)
 
 

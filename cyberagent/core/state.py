@@ -56,6 +56,7 @@ class RunState:
     progress: Progress = field(default_factory=Progress)
     deeds: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     warned_tight: bool = False
+    told_dear: bool = False
     files: FileCache = field(default_factory=FileCache)
     made_here: set[int] = field(default_factory=set[int])
     calls: dict[str, ToolCall] = field(default_factory=dict[str, ToolCall])

@@ -262,3 +262,16 @@ def test_a_calibration_that_is_none_is_refused(value):
 def test_nothing_stored_is_a_new_guard():
     assert Breaker.from_json(None) == Breaker()
     assert Calibration.from_json(None) == Calibration()
+
+
+def test_a_smaller_prompt_that_would_be_dearer_is_no_success():
+    # 2,000 of 30,000 tokens go; 27,000 behind them are cached and would be written anew:
+    # 27,000 × 1.15 = 31,050 lost against 2,000 × 0.1 = 200 a call, so 156 calls to pay for it.
+    roomy = Budget(window=128_000, reserve=8_000, threshold=29_000, target=20_000)
+    verdict = judge(30_000, 28_000, roomy, rewritten=27_000)
+    assert not verdict.success and verdict.dear and "156 calls" in verdict.why
+    # At the end of the window it is cheap: 500 × 1.15 / 200 is under 3 calls.
+    assert judge(30_000, 28_000, roomy, rewritten=500).success
+    # A window that cannot be sent as it is must shrink, whatever that costs.
+    full = Budget(window=37_000, reserve=8_000, threshold=29_000, target=20_000)
+    assert judge(30_000, 28_000, full, rewritten=27_000).success
