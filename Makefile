@@ -54,7 +54,7 @@ bench: $(DEV) ## Run the benchmarks; results as JSON and a table
 	$(BIN)/python -m benchmarks $(ARGS)
 
 messages: $(DEV) ## Gather the texts for translation and compile the catalogues (needs gettext)
-	$(BIN)/python manage.py makemessages --locale zh_Hans --add-location file --no-wrap \
+	$(BIN)/python manage.py makemessages --locale zh_Hans --no-location --no-wrap \
 		--ignore tests --ignore benchmarks
 	$(BIN)/python manage.py compilemessages --locale zh_Hans --ignore '$(VENV)'
 

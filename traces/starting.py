@@ -5,6 +5,7 @@ Source: docs/access.md, "Starting runs".
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from django.db import transaction
 from cyberagent import presets
 from cyberagent.core.config import RunConfig
 from cyberagent.core.errors import InvalidConfig, NotFound
-from traces import access, commands, ports, runs
+from traces import access, commands, first_run, ports, runs
 from traces.models import Trace
 from traces.store import OrmStore
 
@@ -42,7 +43,7 @@ def start_for(
             "ANTHROPIC_BASE_URL for everybody"
         )
     check(config, skills)
-    config = presets.resolve(config, runs.environment())
+    config = _with_workspace(presets.resolve(config, runs.environment()))
     return commands.start(user, mission, config, skills=skills, shared=shared)
 
 
@@ -63,10 +64,25 @@ def check(config: RunConfig, skills: Sequence[str] = ()) -> None:
                 raise NotFound("skill", name)
 
 
+def _with_workspace(config: RunConfig) -> RunConfig:
+    """A run that names no folder gets a new one of its own, with the demo's files in it where
+    it plays the built-in script."""
+    if config.workspace:
+        return config
+    if config.provider == "scripted" and _is_demo(config):
+        return config.with_(workspace=str(first_run.demo_workspace()))
+    folder = settings.DATA_DIR / "workspaces" / f"run-{secrets.token_hex(4)}"
+    folder.mkdir(parents=True)
+    return config.with_(workspace=str(folder))
+
+
+def _is_demo(config: RunConfig) -> bool:
+    return (config.provider_options.get("script") or "demo") == "demo"
+
+
 def _check_demo(config: RunConfig) -> None:
     """The built-in script does its own small job, and would write over a NOTES.md."""
-    script = config.provider_options.get("script") or "demo"
-    if config.provider != "scripted" or script != "demo" or not config.workspace:
+    if config.provider != "scripted" or not _is_demo(config) or not config.workspace:
         return
     folder = Path(config.workspace)
     if (folder / "NOTES.md").exists() and not (folder / "notes.py").exists():

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from cyberagent.compaction.policy import POLICIES
 from cyberagent.core.config import RunConfig
-from cyberagent.core.errors import InvalidInput
+from cyberagent.core.errors import InvalidInput, NotFound
 from cyberagent.presets import PRESETS, ProviderStatus, provider_status
 from traces import access, first_run, listing, starting
 from traces.models import Trace
@@ -84,6 +84,8 @@ def new_run(request: HttpRequest) -> HttpResponse:
             errors["workspace"] = str(error)
         except InvalidInput as error:
             errors[_field_of(str(error))] = str(error)
+        except NotFound as error:
+            errors["trace"] = str(error)
     context = {
         "given": given,
         "errors": errors,
@@ -98,13 +100,13 @@ def _first_values() -> dict[str, str]:
     return {
         "preset": next(iter(PRESETS)),
         "provider": next((p.name for p in offered() if p.usable), ""),
+        "trace": "",
         "language": "zh" if (get_language() or "").startswith("zh") else "en",
     }
 
 
 def offered() -> list[ProviderStatus]:
-    """What a form can start. A replay needs another run to replay, which no field names."""
-    return [p for p in provider_status(settings.PROVIDER_ENV) if p.name != "replay"]
+    return provider_status(settings.PROVIDER_ENV)
 
 
 class FieldError(InvalidInput):
@@ -129,10 +131,24 @@ def run_config(given: Mapping[str, str]) -> RunConfig:
             data[name] = number
     if (number := _number(given, "temperature", float)) is not None:
         data["temperature"] = number
+    if data["provider"] == "replay":
+        data["provider_options"] = {"trace": _replayed(given), "speed": REPLAY_SPEED}
     limits = {n: v for n, kind in _LIMITS.items() if (v := _number(given, n, kind)) is not None}
     if limits:
         data["limits"] = limits
     return RunConfig.from_json(data)
+
+
+REPLAY_SPEED = 240
+"""Characters a second: fast reading."""
+
+
+def _replayed(given: Mapping[str, str]) -> str:
+    """The run to replay: its id, or its address."""
+    told = given.get("trace", "").strip().rstrip("/").rpartition("/")[2]
+    if not told:
+        raise FieldError("trace", _("Name the run to replay: its id, or its address."))
+    return told
 
 
 def _check_provider(given: Mapping[str, str]) -> None:
