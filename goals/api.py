@@ -1,4 +1,4 @@
-"""The plan of a trace over the REST API. Source: docs/api.md, "Goals"."""
+"""The plan of a trace over the REST API. Source: docs/api.md, "Addresses"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Skills over the REST API. Source: docs/api.md, "Skills"."""
+"""Skills over the REST API. Source: docs/api.md, "Addresses"."""
 
 from __future__ import annotations
 

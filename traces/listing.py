@@ -1,6 +1,6 @@
 """The list of traces: filters, and pages by cursor.
 
-Source: docs/api.md, "Traces".
+Source: docs/api.md, "Addresses".
 """
 
 from __future__ import annotations
