@@ -134,7 +134,7 @@ class TextDelta(Event):
 @_kind
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCalled(Event):
-    """A tool starts: the spec's ToolCall event. ``id`` is the call's id, ``message`` the
+    """A tool starts; called ToolCall on the wire. ``id`` is the call's id, ``message`` the
     assistant message that made it."""
 
     kind: ClassVar[str] = "ToolCall"
@@ -161,7 +161,7 @@ class ToolResult(Event):
 @_kind
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageReported(Event):
-    """Call ``call`` ended well: the spec's Usage event. Tokens as the provider reported them;
+    """Call ``call`` ended well; called Usage on the wire. Tokens as the provider reported them;
     None: not reported."""
 
     kind: ClassVar[str] = "Usage"
