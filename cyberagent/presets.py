@@ -71,7 +71,9 @@ PRESETS: dict[str, Preset] = {
             label="Short turns with a todo list; five layers of compaction",
             tools=(*_TODOS, *_READING, *_WRITING),
             policy="layered",
-            limits=Limits(max_steps=8, max_messages=50, token_soft_limit=32_000),
+            limits=Limits(
+                max_steps=8, max_messages=50, token_soft_limit=32_000, token_hard_limit=40_000
+            ),
         ),
         Preset(
             name="opencode",
@@ -94,6 +96,8 @@ _LIMIT_VARIABLES: dict[str, tuple[str, type[int] | type[float]]] = {
     "AGENT_MAX_TOOL_OUTPUT_CHARS": ("max_tool_output_chars", int),
     "AGENT_MAX_MESSAGES": ("max_messages", int),
     "AGENT_TOKEN_SOFT_LIMIT": ("token_soft_limit", int),
+    "AGENT_TOKEN_HARD_LIMIT": ("token_hard_limit", int),
+    "AGENT_MAX_COST": ("max_cost", float),
 }
 
 

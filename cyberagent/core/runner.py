@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 from cyberagent.core import injection
 from cyberagent.core.asking import Asking, Outcome
+from cyberagent.core.budget import check_cost, nudge_due
 from cyberagent.core.config import SKILL_RECENCY_THRESHOLD, RunConfig
 from cyberagent.core.control import NoControl, apply_commands, ended, recent
 from cyberagent.core.errors import (
     CyberAgentError,
     InvalidInput,
     LeaseLost,
-    LimitReached,
     NotFound,
     PromptTooLong,
     ProviderError,
@@ -173,7 +173,7 @@ class AgentRunner:
         while True:
             async for event in apply_commands(self._control, state, self.write):
                 yield event
-            for event in await self._ask_for_the_end(state):
+            for event in await self._keep_to_budget(state):
                 yield event
             outcome = Outcome()
             async for event in self._next_call(state, outcome):
@@ -227,19 +227,24 @@ class AgentRunner:
     async def _has_say(self) -> bool:
         return any(c.name == "say" for c in await self._control.pending())
 
-    async def _ask_for_the_end(self, state: RunState) -> list[Event]:
-        """At the step limit of a turn: tell the model to answer now, once. Raises LimitReached
-        where the answers on the path have cost as much as the run may cost."""
-        most = state.config.limits.max_cost
-        if most and state.cost >= most:
-            raise LimitReached(f"the run has cost ${state.cost:.4f}; its limit is ${most:g}")
-        limit = state.config.limits.max_steps
-        if state.final_asked or not limit or state.turn_answers < limit:
+    async def _keep_to_budget(self, state: RunState) -> list[Event]:
+        """Tell the model, once each, how far its turn has gone; at the last it must answer
+        without tools. Raises LimitReached at the cost limit."""
+        limits = state.config.limits
+        check_cost(limits, state.cost)
+        nudge = nudge_due(
+            limits, steps=state.turn_answers, spent=state.turn_tokens, told=state.nudged
+        )
+        if not nudge:
             return []
-        state.final_asked = True
-        text = wording(state.config.language, "step_limit").format(steps=limit)
-        note = text_message("user", text, source="framework")
-        return await self.write(state, [note], [Nudge(what="step_limit", text=text, message=-1)])
+        text = wording(state.config.language, nudge).format(
+            steps=limits.max_steps,
+            spent=f"{state.turn_tokens:,}",
+            soft=f"{limits.token_soft_limit:,}",
+            hard=f"{limits.token_hard_limit:,}",
+        )
+        note = text_message("user", text, source="framework", metadata={"nudge": nudge})
+        return await self.write(state, [note], [Nudge(what=nudge, text=text, message=-1)])
 
     # Side branches -------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from cyberagent.core.budget import FINAL
 from cyberagent.core.config import SKILL_RECENCY_THRESHOLD, RunConfig
 from cyberagent.core.filecache import FileCache, reading_key
 from cyberagent.core.guards import Breaker, Calibration, Progress
@@ -24,7 +25,8 @@ from cyberagent.core.window import BrokenManifest, Item, Recorder
 @dataclass(slots=True, kw_only=True)
 class RunState:
     """One run at work. ``history`` is what the next call is made from. ``answers`` counts the
-    model's answers on the main path, ``turn_answers`` those since the last user's message;
+    model's answers on the main path, ``turn_answers`` and ``turn_tokens`` its answers since the
+    last user's message and what they read and wrote, ``nudged`` what it was told of that;
     ``goals`` is replaced by the goal tools; ``made_here`` are messages that this very run
     stored; ``calls`` are the calls of the path by id, the newest of each; ``model`` is
     the one that is asked, ``compact_asked`` who asked for a compaction at the next safe point.
@@ -46,7 +48,8 @@ class RunState:
     asked_skills: dict[str, Json] = field(default_factory=dict[str, Json])
     known_skills: frozenset[str] = frozenset()
     skill_recency: int = SKILL_RECENCY_THRESHOLD
-    final_asked: bool = False
+    turn_tokens: int = 0
+    nudged: str = ""
     compact_asked: str = ""
     compact_command: PendingCommand | None = None
     just_compacted: bool = False
@@ -67,6 +70,11 @@ class RunState:
     context_providers: list[Callable[..., Any]] = field(default_factory=list[Callable[..., Any]])
 
     @property
+    def final_asked(self) -> bool:
+        """Whether this turn must end with an answer without tools."""
+        return self.nudged in FINAL
+
+    @property
     def workspace(self) -> Path | None:
         return Path(self.config.workspace) if self.config.workspace else None
 
@@ -80,10 +88,12 @@ class RunState:
                 (c.name, c.arguments) for c in message.tool_calls if c.made_by == "model"
             )
             if message.role == "user" and message.source in ("user", "operator"):
-                self.turn_answers = 0
+                self.turn_answers, self.turn_tokens, self.nudged = 0, 0, ""
+            self.nudged = str(message.metadata.get("nudge") or self.nudged)
             if message.source == "model":
                 self.answers += 1
                 self.turn_answers += 1
+                self.turn_tokens += _spent(message)
                 self.cost += message.metadata.get("cost") or 0.0
             self._note_file(message)
 
@@ -99,6 +109,15 @@ class RunState:
     def shows(self, sequence: int) -> bool:
         """Whether a stored message stands in the history, unedited."""
         return any(i.kind == "whole" and i.message.sequence == sequence for i in self.history)
+
+
+def _spent(message: Message) -> int:
+    """Tokens that an answer's call read and wrote; where none were reported, those of the
+    answer alone."""
+    usage = message.usage
+    if usage is None or usage.prompt is None:
+        return message.tokens
+    return usage.prompt + (usage.completion or 0)
 
 
 class Opening(Protocol):
