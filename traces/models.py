@@ -357,6 +357,93 @@ class Knowledge(models.Model):
         return f"{self.trace_id} {self.name}"
 
 
+class AnchorRevision(models.Model):
+    """One version of a root trace's anchor; never updated, never deleted. ``text`` is its
+    canonical JSON, ``supersedes`` the SHA-256 of the version before ("" for the first)."""
+
+    trace = models.ForeignKey(
+        Trace, on_delete=models.CASCADE, related_name="anchor_revisions", db_index=False
+    )
+    number = models.PositiveIntegerField()
+    text = models.TextField()
+    sha256 = models.CharField(max_length=64)
+    supersedes = models.CharField(max_length=64, blank=True, default="")
+    by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.PROTECT
+    )
+    by_name = models.CharField(
+        max_length=200, blank=True, default="", help_text=_("The name at that time.")
+    )
+    why = models.TextField(blank=True, default="")
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["trace", "number"], name="anchor_number"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.trace_id} anchor {self.number}"
+
+
+class Word(models.TextChoices):
+    """What a verdict says, of the whole and of each criterion."""
+
+    PASSED = "passed", _("Passed")
+    FAILED = "failed", _("Failed")
+    UNKNOWN = "unknown", _("Unknown")
+
+
+class ValidationResult(models.Model):
+    """A verdict, as the message that carries it says; may be made anew from those messages.
+
+    ``sequence``: that message of the judged trace; ``validator``: the trace in which the packet
+    was sent, none where the packet could not be made; ``criteria``: JSON list of ``{id,
+    criterion, verdict, reason, evidence}``; ``task``: objective of the brief, or of the anchor
+    for a root's answer (``is_root``)."""
+
+    trace = models.ForeignKey(Trace, on_delete=models.CASCADE, related_name="verdicts")
+    sequence = models.PositiveIntegerField()
+    validator = models.ForeignKey(
+        Trace, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    verdict = models.CharField(max_length=16, choices=Word.choices)
+    reason = models.TextField(blank=True, default="")
+    criteria = models.TextField(default="[]")
+    task = models.TextField(blank=True, default="")
+    is_root = models.BooleanField(default=False)
+    packet_sha256 = models.CharField(max_length=64, blank=True, default="")
+    model = models.CharField(max_length=200, blank=True, default="")
+    cost = models.FloatField(null=True, blank=True)
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["trace", "sequence"], name="verdict_message"),
+        ]
+        indexes = [models.Index(fields=["-created_at"], name="verdict_newest")]
+
+    def __str__(self) -> str:
+        return f"{self.trace_id} #{self.sequence}: {self.verdict}"
+
+
+class VerdictReview(models.Model):
+    """What a person found of a verdict; never updated, the newest counts. ``word``: the person's
+    own verdict on the whole; ``criteria``: JSON object of the person's word by criterion id."""
+
+    result = models.ForeignKey(ValidationResult, on_delete=models.CASCADE, related_name="reviews")
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT)
+    word = models.CharField(max_length=16, choices=Word.choices)
+    confirms = models.BooleanField(help_text=_("The same word as the validator's."))
+    criteria = models.TextField(default="{}")
+    reason = models.CharField(max_length=64, blank=True, default="")
+    comment = models.TextField(blank=True, default="")
+    created_at = models.DateTimeField(default=timezone.now)
+
+    def __str__(self) -> str:
+        return f"{self.result_id}: {self.word} by {self.by_id}"
+
+
 class ApiToken(models.Model):
     """A token for programs; only its SHA-256 is kept."""
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 from cyberagent.core.errors import InvalidConfig
 from cyberagent.core.types import Json
 
+Children = Literal["serial", "parallel"]
 GoalCompression = Literal["none", "on_complete", "on_overflow"]
 PlanInjection = Literal["periodic", "system_tail"]
 
@@ -21,7 +22,8 @@ SKILL_RECENCY_THRESHOLD = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of one run; 0 means "no bound". Seconds and characters as named."""
+    """Bounds of one run; 0 means "no bound". Seconds and characters as named. ``max_cost`` (US
+    dollars) and ``max_tree_steps`` (model answers) count over the run and all its sub-agents."""
 
     max_steps: int = 200
     tool_timeout_seconds: float = 120.0
@@ -30,6 +32,8 @@ class Limits:
     token_soft_limit: int = 0
     token_hard_limit: int = 0
     max_cost: float = 0.0
+    max_tree_steps: int = 0
+    validator_timeout_seconds: float = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +42,9 @@ class RunConfig:
 
     ``provider_options`` are the provider's own (``base_url``, ``dialect``, ``script``, ``speed``
     …); never secrets: keys come from the environment. ``context_window`` and
-    ``max_output_tokens`` in tokens; None means unknown, which is not zero.
+    ``max_output_tokens`` in tokens; None means unknown, which is not zero. ``children``: whether
+    sub-agents of one batch work side by side; ``validator``: ``{provider, model,
+    provider_options}`` of the model that validates, the run's own where one is left out.
     """
 
     provider: str = "scripted"
@@ -57,6 +63,8 @@ class RunConfig:
     language: Literal["en", "zh"] = "en"
     enable_extraction: bool = False
     enable_completion_extraction: bool = False
+    children: Children = "serial"
+    validator: Mapping[str, Json] = field(default_factory=dict[str, Json])
     limits: Limits = field(default_factory=Limits)
     provider_options: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
@@ -70,7 +78,7 @@ class RunConfig:
                 changed = {k: v for k, v in plain.items() if v != getattr(Limits(), k)}
                 if changed:
                     out["limits"] = changed
-            elif f.name == "provider_options":
+            elif f.name in ("provider_options", "validator"):
                 if value:
                     out[f.name] = dict(value)
             elif value != f.default:
@@ -105,6 +113,8 @@ class RunConfig:
                 raise InvalidConfig(
                     f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}"
                 )
+        if unknown := sorted(set(self.validator) - set(_VALIDATOR)):
+            raise InvalidConfig(f"validator: unknown setting {unknown[0]!r}")
         for f in fields(Limits):
             number = getattr(self.limits, f.name)
             if not isinstance(number, int | float) or isinstance(number, bool) or number < 0:
@@ -120,4 +130,6 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "goal_compression_form": ("keep_goal_calls", "summary_line"),
     "plan_injection": ("periodic", "system_tail"),
     "language": ("en", "zh"),
+    "children": ("serial", "parallel"),
 }
+_VALIDATOR = ("provider", "model", "provider_options")

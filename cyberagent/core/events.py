@@ -314,21 +314,59 @@ class Retry(Event):
 @_kind
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildStarted(Event):
+    """A sub-agent begins, or goes on (``resumed``). ``child``: its trace; ``agent``: agent,
+    validator, explore or research; ``brief``: number of its contract's version, 0 for none;
+    ``message``: the assistant message that asked for it."""
+
     child: str
+    agent: str = ""
     mission: str = ""
+    brief: int = 0
+    resumed: bool = False
 
 
 @_kind
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildEnded(Event):
+    """A sub-agent is at its end; ``status`` as its trace's."""
+
     child: str
+    agent: str = ""
     status: str = ""
+    why: str = ""
 
 
 @_kind
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict(Event):
+    """This trace's report, or the root's answer, was validated: passed, failed or unknown.
+    ``validator``: the trace of the validator, "" where none was asked; ``message``: the one
+    that carries the result."""
+
     verdict: str
+    why: str = ""
+    validator: str = ""
+
+
+@_kind
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reviewed(Event):
+    """The result of ``child`` was reviewed; ``by``: "parent", or an operator's name."""
+
+    child: str
+    decision: str
+    by: str = ""
+    why: str = ""
+
+
+@_kind
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorRevised(Event):
+    """An operator gave the tree another root anchor: SHA-256 of the new and of the old one."""
+
+    sha256: str
+    supersedes: str
+    by: str
     why: str = ""
 
 

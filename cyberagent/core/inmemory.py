@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from cyberagent.core.anchor import AnchorRevision
+from cyberagent.core.context_policy import revise_anchor
 from cyberagent.core.errors import Conflict, NotFound
 from cyberagent.core.events import CallStarted, Event, MessageStored
-from cyberagent.core.ports import Appended, CallEnd, CommandEnd, NewTrace
+from cyberagent.core.ports import Appended, CallEnd, CommandEnd, NewTrace, TreeTrace
 from cyberagent.core.types import CallRecord, Json, Message, TraceState, TraceStatus
 
 
@@ -23,6 +25,7 @@ def utc_now() -> str:
 @dataclass(slots=True)
 class _Rows:
     state: TraceState
+    anchors: tuple[AnchorRevision, ...] = ()
     messages: dict[int, Message] = field(default_factory=dict[int, Message])
     events: list[Event] = field(default_factory=list[Event])
     calls: dict[int, CallRecord] = field(default_factory=dict[int, CallRecord])
@@ -49,7 +52,8 @@ class InMemoryStore:
             parent_message=new.parent_message,
             created_at=self._now(),
         )
-        self._traces[state.id] = _Rows(state)
+        first = (AnchorRevision(anchor=new.anchor, at=self._now()),) if new.anchor else ()
+        self._traces[state.id] = _Rows(state, first)
         return state
 
     async def trace(self, trace_id: str) -> TraceState:
@@ -168,6 +172,28 @@ class InMemoryStore:
     async def events(self, trace_id: str, after: int = 0, limit: int = 1000) -> list[Event]:
         return self._rows(trace_id).events[after : after + limit]
 
+    async def tree(self, trace_id: str) -> list[TreeTrace]:
+        root = self._rows(trace_id).state
+        while root.parent_trace is not None:
+            root = self._rows(root.parent_trace).state
+        below = {root.id}
+        found: list[TreeTrace] = []
+        for rows in self._traces.values():  # in the order in which they were made
+            if rows.state.id in below or rows.state.parent_trace in below:
+                below.add(rows.state.id)
+                found.append(_tree_trace(rows))
+        return found
+
+    async def anchors(self, trace_id: str) -> tuple[AnchorRevision, ...]:
+        return self._rows(trace_id).anchors
+
+    def revise_anchor(self, trace_id: str, value: Json, *, by: str, why: str) -> AnchorRevision:
+        """Give the tree of a root trace another anchor; runs below it are told at their next
+        safe point. Raises as :func:`cyberagent.core.context_policy.revise_anchor`."""
+        rows = self._rows(trace_id)
+        rows.anchors = revise_anchor(rows.anchors, value, by=by, at=self._now(), why=why)
+        return rows.anchors[-1]
+
     def _rows(self, trace_id: str) -> _Rows:
         if trace_id not in self._traces:
             raise NotFound("trace", trace_id)
@@ -219,6 +245,12 @@ class InMemoryStore:
             error=end.error,
             cost=end.cost,
         )
+
+
+def _tree_trace(rows: _Rows) -> TreeTrace:
+    costs = [c.cost for c in rows.calls.values() if c.cost is not None]
+    steps = sum(m.source == "model" and not m.branch_id for m in rows.messages.values())
+    return TreeTrace(state=rows.state, steps=steps, cost=sum(costs) if costs else None)
 
 
 def _sequence(index: int | None, stored: Sequence[Message]) -> int | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from cyberagent.core.anchor import AnchorRevision, RootTaskAnchor
 from cyberagent.core.events import Event
 from cyberagent.core.types import (
     BranchType,
@@ -42,6 +43,16 @@ class NewTrace:
     status: TraceStatus = "queued"
     parent_trace: str | None = None
     parent_message: int | None = None
+    anchor: RootTaskAnchor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeTrace:
+    """One trace of a tree, with what it used: model answers, US dollars (None: not known)."""
+
+    state: TraceState
+    steps: int = 0
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +168,15 @@ class Store(Protocol):
     async def blobs(self, hashes: Sequence[str]) -> dict[str, bytes]: ...
 
     async def events(self, trace_id: str, after: int = 0, limit: int = 1000) -> list[Event]: ...
+
+    async def tree(self, trace_id: str) -> list[TreeTrace]:
+        """Every trace of the tree that ``trace_id`` belongs to, parents before their children,
+        those of one parent in the order in which they were made."""
+        ...
+
+    async def anchors(self, trace_id: str) -> tuple[AnchorRevision, ...]:
+        """The revisions of a root trace's anchor, the oldest first; none where it has none."""
+        ...
 
 
 # Control: an operator's hand on a run --------------------------------------------------------
