@@ -34,8 +34,10 @@ from skills_app.api import router as skills_router
 from traces.access import user_of_token
 from traces.api import router as traces_router
 from traces.api_acts import router as acts_router
+from traces.api_anchors import router as anchors_router
 from traces.api_lab import router as lab_router
 from traces.api_transfer import router as transfer_router
+from traces.api_verdicts import router as verdicts_router
 
 logger = logging.getLogger(__name__)
 
@@ -211,7 +213,9 @@ def _unforeseen(request: HttpRequest, error: Exception) -> HttpResponse:
 
 api.add_router("", traces_router)
 api.add_router("", acts_router)
+api.add_router("", anchors_router)
 api.add_router("", transfer_router)
 api.add_router("", lab_router)
+api.add_router("", verdicts_router)
 api.add_router("", goals_router)
 api.add_router("", skills_router)

@@ -12,30 +12,30 @@ else. Source: docs/settings.md, "Presets".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from pathlib import Path
 
 from cyberagent.compaction.policy import policy_for
 from cyberagent.compaction.stage import CompactionStage
 from cyberagent.core.config import Limits, RunConfig
 from cyberagent.core.errors import InvalidConfig
+from cyberagent.core.family import AgentKind, Heard
 from cyberagent.core.parts import DEFAULT_RETRY, Parts
-from cyberagent.core.ports import Control, Provider, Skill, Store
+from cyberagent.core.ports import Control, Skill, Store
 from cyberagent.core.prompt import build_system_prompt
 from cyberagent.core.recovery import RetryPolicy
 from cyberagent.core.runner import AgentRunner
 from cyberagent.core.tokens import counter_for
-from cyberagent.core.types import Json
+from cyberagent.core.tree import TreeBudget
+from cyberagent.core.wording import wording
 from cyberagent.providers import local
-from cyberagent.providers.anthropic import AnthropicProvider
-from cyberagent.providers.openai import OpenAIProvider
-from cyberagent.providers.replay import ReplayProvider, model_turns
-from cyberagent.providers.scripted import ScriptedProvider, load_script
+from cyberagent.providers.choosing import make_provider
 from cyberagent.tools.builtin import ALL_TOOLS
 from cyberagent.tools.builtin.context import registered_providers
 from cyberagent.tools.registry import Registry
 from cyberagent.tools.skills import builtin_skills
+from cyberagent.tools.workspace import read_bytes
 from cyberagent.trace.goals import replay
 
 # Presets -------------------------------------------------------------------------------------
@@ -44,19 +44,26 @@ from cyberagent.trace.goals import replay
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
     """``tools``: names offered to the model, in this order; ``policy``: how its windows are
-    kept small; ``limits``: what a turn may use."""
+    kept small; ``limits``: what a turn may use; ``wording``: the text that tells it who it is, ""
+    for the one of all; ``recursive``: it follows the recursive task protocol; ``offered``:
+    whether people start runs with it (else only the framework does)."""
 
     name: str
     label: str
     tools: tuple[str, ...]
     policy: str = "cyber"
     limits: Limits = field(default_factory=Limits)
+    wording: str = ""
+    recursive: bool = False
+    offered: bool = True
 
 
 _PLANNING = ("goal", "get_current_context", "compress_context", "skill")
 _TODOS = ("todo_write", "get_current_context", "compress_context", "skill")
 _WRITING = ("write_file", "edit_file")
 _READING = ("read_file", "glob_files", "search_files", "terminal")
+_ASKING = ("explore", "delegate_research", "read_conclusion")
+_PROTOCOL = ("agent", "review_child", "read_context_ref")
 
 PRESETS: dict[str, Preset] = {
     p.name: p
@@ -64,7 +71,14 @@ PRESETS: dict[str, Preset] = {
         Preset(
             name="cyber",
             label="Long work with a plan: reads and writes files in its workspace",
-            tools=(*_PLANNING, *_READING, *_WRITING),
+            tools=(*_PLANNING, *_ASKING, *_READING, *_WRITING),
+        ),
+        Preset(
+            name="recursive",
+            label="Work shared out to sub-agents under one root task, each result validated",
+            tools=(*_PLANNING, *_PROTOCOL, *_ASKING, *_READING, *_WRITING),
+            limits=Limits(max_tree_steps=1_000),
+            recursive=True,
         ),
         Preset(
             name="layered",
@@ -86,6 +100,16 @@ PRESETS: dict[str, Preset] = {
             label="Questions about files: reads, never writes",
             tools=(*_PLANNING, *_READING),
             limits=Limits(max_steps=60),
+            wording="explore_agent",
+        ),
+        Preset(
+            name="validator",
+            label="Judges the work of another agent by its packet alone",
+            tools=(),
+            policy="off",
+            limits=Limits(max_steps=2),
+            wording="validator",
+            offered=False,
         ),
     )
 }
@@ -98,6 +122,8 @@ _LIMIT_VARIABLES: dict[str, tuple[str, type[int] | type[float]]] = {
     "AGENT_TOKEN_SOFT_LIMIT": ("token_soft_limit", int),
     "AGENT_TOKEN_HARD_LIMIT": ("token_hard_limit", int),
     "AGENT_MAX_COST": ("max_cost", float),
+    "AGENT_MAX_TREE_STEPS": ("max_tree_steps", int),
+    "AGENT_VALIDATOR_TIMEOUT_SECS": ("validator_timeout_seconds", float),
 }
 
 
@@ -145,117 +171,18 @@ _WINDOWS = {
 }
 
 
-# Providers -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderStatus:
-    """A provider on this machine: ``needs`` says what is missing, "" when it is usable.
-    ``model``: the one that is asked where none is named."""
-
-    name: str
-    label: str
-    usable: bool
-    needs: str = ""
-    model: str = ""
-    needs_model: bool = False
-
-
-def provider_status(environment: Mapping[str, str]) -> list[ProviderStatus]:
-    """Every provider, usable or not, in the order in which forms offer them."""
-    openai = bool(environment.get("OPENAI_API_KEY") or environment.get("OPENAI_BASE_URL"))
-    anthropic = bool(environment.get("ANTHROPIC_API_KEY") or environment.get("ANTHROPIC_BASE_URL"))
-    missing = local.available()
-    return [
-        ProviderStatus(
-            name="openai",
-            label="OpenAI and compatible endpoints",
-            usable=openai,
-            needs="" if openai else "Set OPENAI_API_KEY, or OPENAI_BASE_URL for another endpoint.",
-            needs_model=True,
-        ),
-        ProviderStatus(
-            name="anthropic",
-            label="Anthropic",
-            usable=anthropic,
-            needs="" if anthropic else "Set ANTHROPIC_API_KEY.",
-            needs_model=True,
-        ),
-        ProviderStatus(
-            name="local",
-            label="A small model on this machine (a few words a second; not clever)",
-            usable=missing is None,
-            needs=missing or "",
-            model=local.MODEL,
-        ),
-        ProviderStatus(
-            name="scripted", label="Scripted: plays a written script, tools run", usable=True
-        ),
-        ProviderStatus(
-            name="replay", label="Replay: plays the model's turns of another run", usable=True
-        ),
-    ]
-
-
-async def _make_provider(
-    config: RunConfig, store: Store, environment: Mapping[str, str], model: str
-) -> Provider:
-    options = dict(config.provider_options)
-    _check_usable(config, environment)
-    if config.provider == "scripted":
-        script = load_script(options.get("script") or "demo")
-        return ScriptedProvider(script, speed=options.get("speed"))
-    if config.provider == "replay":
-        return await _replay(options, store)
-    if config.provider == "local":
-        return local.LocalProvider()
-    if not model:
-        raise InvalidConfig(f"the provider {config.provider} needs the name of a model")
-    prefix = config.provider.upper()
-    given: dict[str, Any] = {
-        "model": model,
-        "api_key": environment.get(f"{prefix}_API_KEY", ""),
-        "prices": options.get("prices"),
-    }
-    own_address = options.get("base_url")
-    if base_url := own_address or environment.get(f"{prefix}_BASE_URL"):
-        given["base_url"] = base_url
-    if own_address and own_address != environment.get(f"{prefix}_BASE_URL"):
-        # The key belongs to the environment's endpoint; an address that came with a run's
-        # settings must not be sent it.
-        given["api_key"] = ""
-    if config.provider == "anthropic":
-        return AnthropicProvider(**given)
-    return OpenAIProvider(**given, dialect=options.get("dialect") or "openai")
-
-
-def _check_usable(config: RunConfig, environment: Mapping[str, str]) -> None:
-    """Raise InvalidConfig for a provider that there is not, or that lacks what it needs; one
-    with an address of its own may need no key."""
-    known = {p.name: p for p in provider_status(environment)}
-    status = known.get(config.provider)
-    if status is None:
-        names = ", ".join(known)
-        raise InvalidConfig(f"there is no provider {config.provider!r}; there are {names}")
-    if not status.usable and not config.provider_options.get("base_url"):
-        raise InvalidConfig(f"the provider {config.provider} cannot be used: {status.needs}")
-
-
-async def _replay(options: Mapping[str, Json], store: Store) -> Provider:
-    trace_id = options.get("trace")
-    if not trace_id:
-        raise InvalidConfig("the provider replay needs a trace: the run whose turns it plays")
-    path = await store.path(str(trace_id))
-    return ReplayProvider(model_turns(path), speed=float(options.get("speed") or 0))
-
-
 # A runner ------------------------------------------------------------------------------------
 
 
 def system_prompt(config: RunConfig, skills: Mapping[str, Skill]) -> str:
     """The system prompt of a new trace with these settings."""
+    preset = preset_named(config.preset)
+    own = wording(config.language, preset.wording) if preset.wording else None
+    if own and not preset.tools:
+        return own  # it does nothing but answer
     return build_system_prompt(
         configured=config.system_prompt,
+        preset=own,
         tools=tools_for(config).index(),
         skills=skills,
         language=config.language,
@@ -284,21 +211,28 @@ async def build_runner(
     control: Control | None = None,
     skills: Mapping[str, Skill] | None = None,
     owner: str = "",
+    control_for: Callable[[str], Control] | None = None,
+    heard: Heard | None = None,
+    kind: AgentKind | None = None,
+    tree: TreeBudget | None = None,
 ) -> AgentRunner:
     """A runner for ``config`` (see :func:`resolve`). ``environment`` holds the providers' keys
-    and FALLBACK_MODEL. Raises InvalidConfig, NotFound or InvalidScript for what cannot work."""
+    and FALLBACK_MODEL; ``control_for`` and ``heard``: see :class:`Parts`; ``kind`` and ``tree``
+    are given for a sub-agent. Raises InvalidConfig, NotFound or InvalidScript for what cannot
+    work."""
     known = builtin_skills() if skills is None else skills
+    role = kind or ""
     fallback_model = environment.get("FALLBACK_MODEL", "")
     has_fallback = bool(fallback_model) and config.provider in ("openai", "anthropic")
     fallback = None
     if has_fallback:
-        fallback = await _make_provider(config, store, environment, fallback_model)
-    tools = tools_for(config)
+        fallback = await make_provider(config, store, environment, fallback_model, role)
+    spawning = Spawning(store, environment, known, owner, control_for, heard)
     return AgentRunner(
         Parts(
             store=store,
-            provider=await _make_provider(config, store, environment, config.model),
-            tools=tools,
+            provider=await make_provider(config, store, environment, config.model, role),
+            tools=tools_for(config),
             counter=counter_for(config.provider, config.model),
             compaction=compaction_for(config),
             replay=replay,
@@ -309,12 +243,101 @@ async def build_runner(
             retry=RetryPolicy(fallback_after=3) if has_fallback else DEFAULT_RETRY,
             context_providers=registered_providers(),
             owner=owner,
+            recursive=preset_named(config.preset).recursive,
+            spawner=spawning,
+            tree=tree,
+            control_for=control_for,
+            heard=heard,
         )
     )
 
 
 async def validate(config: RunConfig, *, store: Store, environment: Mapping[str, str]) -> None:
-    """Raise InvalidConfig, InvalidScript or NotFound where ``config`` could not run."""
+    """Raise InvalidConfig, InvalidScript or NotFound where ``config``, or the validator that it
+    names, could not run."""
     config = resolve(config, environment)
     runner = await build_runner(config, store=store, environment=environment)
-    await runner.parts.provider.aclose()
+    await runner.aclose()
+    if preset_named(config.preset).recursive:
+        judge = validator_config(config, environment)
+        await (await make_provider(judge, store, environment, judge.model)).aclose()
+
+
+# Sub-agents ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Spawning:
+    """What sub-agents are made of: see :class:`cyberagent.core.family.Spawner`."""
+
+    store: Store
+    environment: Mapping[str, str]
+    skills: Mapping[str, Skill]
+    owner: str
+    control_for: Callable[[str], Control] | None
+    heard: Heard | None
+
+    def settings(self, kind: AgentKind, parent: RunConfig) -> RunConfig:
+        if kind == "validator":
+            return validator_config(parent, self.environment)
+        if kind == "agent":
+            # Frozen here: what a preset offers later must not change a child at work.
+            names = (*preset_named(parent.preset).tools, "submit_report")
+            tools = parent.tools or names
+            tools = tools if "submit_report" in tools else (*tools, "submit_report")
+            return parent.with_(tools=tools, system_prompt=None)
+        return resolve(_bare(parent, "explore"), self.environment)
+
+    def system_prompt(self, config: RunConfig) -> str:
+        return system_prompt(config, self.skills)
+
+    async def runner(
+        self, kind: AgentKind, config: RunConfig, control: Control, tree: TreeBudget
+    ) -> AgentRunner:
+        return await build_runner(
+            config,
+            store=self.store,
+            environment=self.environment,
+            control=control,
+            skills=self.skills,
+            owner=self.owner,
+            control_for=self.control_for,
+            heard=self.heard,
+            kind=kind,
+            tree=tree,
+        )
+
+    def read(self, config: RunConfig, path: str) -> bytes:
+        return read_bytes(Path(config.workspace) if config.workspace else None, path)
+
+
+def validator_config(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:
+    """The settings of the validator of a run with the settings ``config``."""
+    chosen = config.validator
+    other = bool(chosen.get("provider")) and chosen["provider"] != config.provider
+    bare = _bare(config, "validator").with_(
+        provider=chosen.get("provider") or config.provider,
+        model=str(chosen.get("model") or ("" if other else config.model)),
+        context_window=None if other or chosen.get("model") else config.context_window,
+        provider_options=chosen.get("provider_options")
+        or ({} if other else config.provider_options),
+        workspace="",
+    )
+    return resolve(bare, environment)
+
+
+def _bare(config: RunConfig, preset: str) -> RunConfig:
+    """The settings of a sub-agent with a preset of its own: the model and the account of the run
+    above it, and nothing else."""
+    return RunConfig(
+        provider=config.provider,
+        model=config.model,
+        preset=preset,
+        context_window=config.context_window,
+        max_output_tokens=config.max_output_tokens,
+        workspace=config.workspace,
+        language=config.language,
+        children=config.children,
+        limits=Limits(max_cost=config.limits.max_cost, max_tree_steps=config.limits.max_tree_steps),
+        provider_options=config.provider_options,
+    )

@@ -28,6 +28,7 @@ from cyberagent.core.events import BreakerChanged, Compacted, Event, Knowledge, 
 from cyberagent.core.filecache import restored
 from cyberagent.core.guards import Budget, Judgement, may_compact
 from cyberagent.core.lane import Lane
+from cyberagent.core.lineage import PINNED
 from cyberagent.core.parts import Branched, Branching
 from cyberagent.core.ports import CommandEnd, PendingCommand, Store, TokenCounter
 from cyberagent.core.state import RunState
@@ -148,6 +149,9 @@ class CompactionStage:
             counter=self.counter,
             plan=cast("GoalTree", state.goals),
             skills={name: record["sequence"] for name, record in state.injected.items()},
+            pinned=frozenset(
+                i.message.sequence for i in state.history if PINNED in i.message.metadata
+            ),
             language=state.config.language,
         )
 
@@ -290,6 +294,8 @@ class CompactionStage:
         """The summary becomes a message below the first user message, and the new head."""
         first = next((i.message.sequence for i in items if i.message.role == "user"), 0)
         snapshot = {**draft.metadata["snapshot"], "answers": state.answers}
+        if state.protocol is not None:
+            snapshot["protocol"] = state.protocol.to_json()
         metadata = {**draft.metadata, "snapshot": snapshot, "kept": kept_json(items)}
         draft = replace(draft, metadata=metadata)
         lane = Lane(head=first)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from cyberagent.core.config import Limits
-from cyberagent.core.errors import LimitReached
 
 NEAR_SHARE = 0.8
 
@@ -32,9 +31,3 @@ def nudge_due(limits: Limits, *, steps: int, spent: int, told: str) -> str:
     if limits.max_steps and steps >= limits.max_steps:
         reached = "step_limit"
     return reached if NUDGES.index(reached) > NUDGES.index(told) else ""
-
-
-def check_cost(limits: Limits, cost: float) -> None:
-    """Raises LimitReached where the answers on the path have cost all that a run may cost."""
-    if limits.max_cost and cost >= limits.max_cost:
-        raise LimitReached(f"the run has cost ${cost:.4f}; its limit is ${limits.max_cost:g}")

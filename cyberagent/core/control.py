@@ -7,13 +7,15 @@ import itertools
 from collections.abc import AsyncIterator, Sequence
 from typing import Literal, Protocol
 
+from cyberagent.core.errors import ProtocolRefused
 from cyberagent.core.events import Command, Event, Injected
 from cyberagent.core.injection import ASKED, WANTED, skill_in_window
 from cyberagent.core.lane import Lane
 from cyberagent.core.ports import CommandEnd, Control, PendingCommand
+from cyberagent.core.reviewing import operator_review
 from cyberagent.core.state import RunState
 from cyberagent.core.streams import Paused, Stopped
-from cyberagent.core.types import Json, Message, TraceStatus, text_message
+from cyberagent.core.types import Json, Message, TraceStatus, text_message, utc_now
 
 
 class Storing(Protocol):
@@ -43,6 +45,9 @@ class NoControl:
     async def pending(self) -> Sequence[PendingCommand]:
         return ()
 
+    async def watch(self) -> None:
+        await self.stop.wait()
+
     async def ended(self, command: PendingCommand) -> None:
         return None
 
@@ -70,12 +75,42 @@ class ManualControl(NoControl):
         self._waiting.remove(command)
 
 
+class UnderParent:
+    """The control of a sub-agent: its own operators' hand, and what reaches it from above."""
+
+    def __init__(self, own: Control) -> None:
+        self._own = own
+        self._from_above: PendingCommand | None = None
+        self.stop = asyncio.Event()
+
+    def tell(self, name: Literal["stop", "pause"], why: str) -> None:
+        """What the run above does, at the next safe point, or at once for a stop."""
+        if self._from_above is None or name == "stop":
+            self._from_above = PendingCommand(id=0, name=name, arguments={"why": why}, by="")
+        if name == "stop":
+            self.stop.set()
+
+    async def watch(self) -> None:
+        await self._own.watch()
+        self.stop.set()
+
+    async def pending(self) -> Sequence[PendingCommand]:
+        own = await self._own.pending()
+        return [*own, self._from_above] if self._from_above else own
+
+    async def ended(self, command: PendingCommand) -> None:
+        if command.id:
+            await self._own.ended(command)
+
+
 async def apply_commands(control: Control, state: RunState, store: Storing) -> AsyncIterator[Event]:
     """Apply what waits, oldest first. Raises Stopped for a stop, Paused for a pause and for what
     can only be done to a run that nobody drives; what came later is left for the resumed run."""
     for command in await control.pending():
         if command.name == "stop":
             raise Stopped
+        if command.name == "pause" and not command.id:
+            raise Paused(str(command.arguments["why"]))
         if command.name == "pause":
             raise Paused(f"paused by {command.by}", command)
         if command.name in NEEDS_REST:
@@ -103,6 +138,10 @@ async def _applied(command: PendingCommand, state: RunState, store: Storing) -> 
         return await store(state, [], [event], command=end)
     if command.name == "inject":
         return await _inject(command, state, store)
+    if command.name == "review":
+        return await _review(command, state, store)
+    if command.name == "anchor":
+        return await store(state, [], [event], command=end)  # told by the runner, see there
     if command.name == "policy":
         name = str(command.arguments.get("policy", ""))
         state.config = state.config.with_(policy=name)
@@ -126,6 +165,23 @@ async def _inject(command: PendingCommand, state: RunState, store: Storing) -> l
     context = {**state.trace.context, WANTED: list(wanted), ASKED: dict(state.asked_skills)}
     end, event = ended(command)
     return await store(state, [], [event], command=end, context=context)
+
+
+async def _review(command: PendingCommand, state: RunState, store: Storing) -> list[Event]:
+    """An operator's review of a child, or why it cannot be."""
+    try:
+        draft, told = operator_review(
+            state.protocol,
+            command.arguments,
+            by=who(command),
+            at=utc_now(),
+            language=state.config.language,
+        )
+    except ProtocolRefused as error:
+        end, event = ended(command, "refused", str(error))
+        return await store(state, [], [event], command=end)
+    end, event = ended(command)
+    return await store(state, [draft], [told, event], command=end)
 
 
 def held_back(name: str, state: RunState) -> str:

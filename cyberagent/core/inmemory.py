@@ -7,19 +7,13 @@ import itertools
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
 from cyberagent.core.anchor import AnchorRevision
 from cyberagent.core.context_policy import revise_anchor
 from cyberagent.core.errors import Conflict, NotFound
 from cyberagent.core.events import CallStarted, Event, MessageStored
 from cyberagent.core.ports import Appended, CallEnd, CommandEnd, NewTrace, TreeTrace
-from cyberagent.core.types import CallRecord, Json, Message, TraceState, TraceStatus
-
-
-def utc_now() -> str:
-    """ISO 8601, UTC, milliseconds, as every stored time."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+from cyberagent.core.types import CallRecord, Json, Message, TraceState, TraceStatus, utc_now
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from cyberagent.core.lineage import TOLD
 from cyberagent.core.ports import TokenCounter
 from cyberagent.core.tokens import count_tools
 from cyberagent.core.types import Message
@@ -32,7 +33,7 @@ def kind_of(message: Message) -> str:
     if message.role == "tool":
         return _BY_TOOL.get(message.name, "tool")
     if message.source == "framework":
-        return "injected"
+        return "anchor" if TOLD in message.metadata else "injected"
     return "assistant" if message.role == "assistant" else "user"
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from cyberagent.core.events import Event
+from cyberagent.core.family import Heard, Spawner
 from cyberagent.core.lane import Lane
 from cyberagent.core.ports import (
     CallEnd,
@@ -25,6 +26,7 @@ from cyberagent.core.ports import (
 from cyberagent.core.recovery import RetryPolicy
 from cyberagent.core.state import RunState
 from cyberagent.core.tokens import count_message
+from cyberagent.core.tree import TreeBudget
 from cyberagent.core.types import Json, Message, TraceStatus
 from cyberagent.core.window import Item
 
@@ -75,7 +77,12 @@ class Parts:
     """Chosen in one place, ``cyberagent.presets``. ``fallback`` is asked once ``provider`` is
     overloaded for good; ``context_providers`` add titled texts to ``get_current_context``;
     ``compaction`` keeps windows small (None: a window that does not fit is an error); ``owner``
-    is who drives, as shown to operators."""
+    is who drives, as shown to operators.
+
+    ``recursive``: the preset follows the recursive task protocol; ``spawner`` makes sub-agents
+    (None: there are none); ``tree``: the account of the tree that this run is a part of (None: it
+    begins one); ``control_for``: the operators' hand on a sub-agent, by its trace's id;
+    ``heard``: told of the sub-agents' events."""
 
     store: Store
     provider: Provider
@@ -90,6 +97,11 @@ class Parts:
     context_providers: Sequence[Callable[..., Any]] = ()
     compaction: Compaction | None = None
     owner: str = ""
+    recursive: bool = False
+    spawner: Spawner | None = None
+    tree: TreeBudget | None = None
+    control_for: Callable[[str], Control] | None = None
+    heard: Heard | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,25 +141,27 @@ class Writer:
             )
             for m in drafts
         ]
-        done = await self.store.append(
-            state.trace.id,
-            prepared,
-            events,
-            parent=lane.head if lane and lane.head else None,
-            root=bool(lane and not lane.head),
-            move_head=not (lane and lane.is_side),
-            expected_head=state.trace.head_sequence,
-            call=call,
-            status=status,
-            turn=turn,
-            goals=state.goals.to_json() if plan_changed else None,
-            context=context,
-            command=command,
-        )
-        state.made_here.update(m.sequence for m in done.messages)
-        if lane is None:
-            state.take(done.messages, done.trace)
-        else:
-            state.trace = done.trace
-            lane.take(done.messages)
+        async with state.writing:
+            done = await self.store.append(
+                state.trace.id,
+                prepared,
+                events,
+                parent=lane.head if lane and lane.head else None,
+                root=bool(lane and not lane.head),
+                move_head=not (lane and lane.is_side),
+                expected_head=state.trace.head_sequence,
+                call=call,
+                status=status,
+                turn=turn,
+                goals=state.goals.to_json() if plan_changed else None,
+                context=context,
+                command=command,
+            )
+            state.made_here.update(m.sequence for m in done.messages)
+            state.tree.take(done.messages)
+            if lane is None:
+                state.take(done.messages, done.trace)
+            else:
+                state.trace = done.trace
+                lane.take(done.messages)
         return list(done.events)

@@ -27,6 +27,7 @@ from cyberagent.core.types import (
 
 if TYPE_CHECKING:
     from cyberagent.core.config import RunConfig
+    from cyberagent.core.family import Family
     from cyberagent.core.window import Window
 
 
@@ -184,7 +185,8 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCommand:
-    """An operator's act that waits for a safe point. ``name``: say, pause, stop, …"""
+    """An operator's act that waits for a safe point. ``name``: say, pause, stop, … ``id`` 0: it
+    was not given to this run but to the one above it, and is not this run's to end."""
 
     id: int
     name: str
@@ -200,6 +202,11 @@ class Control(Protocol):
 
     async def pending(self) -> Sequence[PendingCommand]:
         """Commands not yet applied, oldest first."""
+        ...
+
+    async def watch(self) -> None:
+        """Sets ``stop`` when it is asked for, then returns; whoever drives a run keeps this
+        going beside it."""
         ...
 
     async def ended(self, command: PendingCommand) -> None:
@@ -276,7 +283,9 @@ class Provider(Protocol):
 @dataclass(slots=True, kw_only=True)
 class ToolContext:
     """What a tool may see and change of its run. ``state`` is the runner's mutable state
-    (``goals``, ``read_files`` …), ``workspace`` the folder that file tools are confined to."""
+    (``goals``, ``read_files`` …), ``workspace`` the folder that file tools are confined to;
+    ``call`` the id of the call that runs it, in assistant message ``message``; ``family`` what
+    sub-agents are asked through, None on a side branch."""
 
     trace_id: str
     config: RunConfig
@@ -284,6 +293,9 @@ class ToolContext:
     workspace: Path | None = None
     skills: Mapping[str, Skill] = field(default_factory=lambda: dict[str, Skill]())
     now: str = ""
+    call: str = ""
+    message: int = 0
+    family: Family | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,12 +309,14 @@ class Skill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOutcome:
-    """``text`` is the whole output. ``shorten``: whether the run's output limit applies."""
+    """``text`` is the whole output. ``shorten``: whether the run's output limit applies;
+    ``events``: told with the result, of which a ``message`` of -1 is the sequence."""
 
     text: str
     status: Literal["ok", "error"] = "ok"
     shorten: bool = True
     metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    events: tuple[Event, ...] = ()
 
 
 class Tools(Protocol):
@@ -319,6 +333,11 @@ class Tools(Protocol):
     def is_parallel_safe(self, name: str) -> bool: ...
 
     def is_idempotent(self, name: str) -> bool: ...
+
+    def delegates(self, name: str) -> bool:
+        """Whether it waits for sub-agents: no time limit but theirs, and no answer when the run
+        pauses."""
+        ...
 
     async def call(self, name: str, arguments: str, context: ToolContext) -> ToolOutcome:
         """Check the arguments against the schema and run the tool. Never raises for what the

@@ -64,6 +64,8 @@ def build_system_prompt(
         sections.append(wording(language, "goals"))
     elif "todo_write" in names:
         sections.append(wording(language, "todo"))
+    if "agent" in names:
+        sections.append(wording(language, "recursive"))
     sections.append(tools_section(offered, language))
     if "skill" in names:
         sections.append(skills_section(skills or {}, language))

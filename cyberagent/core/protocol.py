@@ -199,6 +199,17 @@ class ProtocolState:
         warning = f"the result of {child} cannot be passed on: {why}" if why else ""
         return self._with(sequence, Reviewed(child, review, ref)), warning
 
+    def after(self, message: Message) -> ProtocolState:
+        """The state once ``message``, the next one of its path, is stored. A summary's snapshot
+        stands for all before it. Raises InvalidTaskValue where a record is malformed."""
+        entries = self.entries
+        if (snapshot := _snapshot(message)) is not None:
+            entries = tuple(_read_snapshot(snapshot))
+        added = [Noted(message.sequence, entry_from_json(v)) for v in _recorded(message)]
+        if not added and entries is self.entries:
+            return self
+        return replace(self, entries=(*entries, *added))
+
     def rewound(self, to_sequence: int) -> ProtocolState:
         """The state at message ``to_sequence`` of this path: whatever a later message brought
         or took is undone, grants by their ``granted_at_sequence``."""
@@ -239,6 +250,10 @@ class ProtocolState:
         """The last entry as JSON, to be stored in its message's ``metadata["protocol"]``."""
         return entry_to_json(self.entries[-1].entry)
 
+    def newer_than(self, other: ProtocolState) -> list[Json]:
+        """What was noted since ``other``, as :attr:`newest`."""
+        return [entry_to_json(n.entry) for n in self.entries[len(other.entries) :]]
+
     def to_json(self) -> dict[str, Json]:
         """All entries, for the snapshot that a summary carries. The anchor is not in it: the
         root trace holds the only copy that counts."""
@@ -275,13 +290,10 @@ def replay_protocol(
     counts, never on a model's message or on another tool's result.
     Raises InvalidTaskValue where a record is malformed.
     """
-    entries: list[Noted] = []
+    state = ProtocolState(trace_id=trace_id, anchor=anchor)
     for message in path:
-        if (snapshot := _snapshot(message)) is not None:
-            entries = _read_snapshot(snapshot)
-        for value in _recorded(message):
-            entries.append(Noted(message.sequence, entry_from_json(value)))
-    return ProtocolState(trace_id=trace_id, anchor=anchor, entries=tuple(entries))
+        state = state.after(message)
+    return state
 
 
 def _recorded(message: Message) -> list[Json]:

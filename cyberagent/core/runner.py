@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from cyberagent.core import injection
+from cyberagent.core.anchor import RootTaskAnchor
+from cyberagent.core.answering import Ending, after_answer, tell_anchor
 from cyberagent.core.asking import Asking, Outcome
-from cyberagent.core.budget import check_cost, nudge_due
+from cyberagent.core.budget import nudge_due
 from cyberagent.core.config import SKILL_RECENCY_THRESHOLD, RunConfig
+from cyberagent.core.context_policy import normalize_root_task_anchor
 from cyberagent.core.control import NoControl, apply_commands, ended, recent
 from cyberagent.core.errors import (
+    Conflict,
     CyberAgentError,
     InvalidInput,
     LeaseLost,
@@ -35,12 +39,15 @@ from cyberagent.core.events import (
     Session,
     StatusChanged,
 )
+from cyberagent.core.family import Family
 from cyberagent.core.lane import Lane
+from cyberagent.core.lineage import LINEAGE, is_recursive, root_opening
 from cyberagent.core.parts import Branched, Parts, Writer
 from cyberagent.core.ports import CallEnd, Control, NewTrace, PendingCommand
 from cyberagent.core.state import RunState, open_state, unanswered
 from cyberagent.core.streams import Paused, Stopped
 from cyberagent.core.tooling import ToolStage, skipped_results
+from cyberagent.core.tree import TreeBudget
 from cyberagent.core.types import Json, Message, ToolCall, TraceStatus, text_message
 from cyberagent.core.wording import wording
 
@@ -53,13 +60,31 @@ class AgentRunner:
         self._control: Control = parts.control or NoControl()
         self.write = Writer(parts.store, parts.counter)
         self._asking = Asking(parts, self._control, self.write)
-        self._tools = ToolStage(parts.tools, parts.skills, self._control.stop, self.write)
+        self._family = None
+        if parts.spawner is not None:
+            self._family = Family(
+                parts.store,
+                parts.spawner,
+                self._control,
+                self.write,
+                parts.replay,
+                control_for=parts.control_for,
+                heard=parts.heard,
+            )
+        self._tools = ToolStage(
+            parts.tools, parts.skills, self._control.stop, self.write, self._family
+        )
+
+    async def aclose(self) -> None:
+        """Give up the connections to the models."""
+        await self.parts.provider.aclose()
 
     async def run(
         self,
         messages: Sequence[Message | Mapping[str, Json]],
         config: RunConfig,
         trace_id: str | None = None,
+        root_task_anchor: RootTaskAnchor | Mapping[str, Json] | None = None,
         inject_skills: Sequence[str] = (),
         skill_recency_threshold: int = SKILL_RECENCY_THRESHOLD,
     ) -> AsyncIterator[Event]:
@@ -67,16 +92,18 @@ class AgentRunner:
 
         ``messages``: drafts to add first, or ``{"role", "content"}`` objects (users' turns; a
         system message overrides the preset's prompt of a new trace). ``trace_id`` goes on with a
-        stored trace. ``inject_skills`` must be in the model's window; those that stand among its
-        last ``skill_recency_threshold`` messages are not repeated. Raises NotFound (trace, skill)
-        and InvalidInput before anything is stored; later failures are stored, and told by the
-        Error and Done events.
+        stored trace. ``root_task_anchor``: the task of the whole tree; a new trace of a recursive
+        preset needs it, no other may have one. ``inject_skills`` must be in the model's window;
+        those that stand among its last ``skill_recency_threshold`` messages are not repeated.
+        Raises NotFound (trace, skill) and InvalidInput before anything is stored; later failures
+        are stored, and told by the Error and Done events.
         """
         drafts = [as_message(m) for m in messages]
         for name in inject_skills:
             if name not in self.parts.skills:
                 raise NotFound("skill", name)
-        state, events = await self._open(drafts, config, trace_id)
+        anchor = self._anchor(root_task_anchor, trace_id)
+        state, events = await self._open(drafts, config, trace_id, anchor)
         state.wanted_skills, state.known_skills = tuple(inject_skills), frozenset(self.parts.skills)
         state.skill_recency = skill_recency_threshold
         for event in events:
@@ -99,8 +126,23 @@ class AgentRunner:
 
     # Opening -------------------------------------------------------------------------------
 
+    def _anchor(self, value: object, trace_id: str | None) -> RootTaskAnchor | None:
+        """Raises InvalidInput where a new recursive run has none, or another run has one."""
+        if value is not None and (trace_id is not None or not self.parts.recursive):
+            what = "a run that is stored already" if trace_id else "a run that is not recursive"
+            raise InvalidInput(f"root_task_anchor: {what} takes none")
+        if value is None:
+            if trace_id is None and self.parts.recursive:
+                raise InvalidInput("root_task_anchor: a recursive run needs one")
+            return None
+        return value if isinstance(value, RootTaskAnchor) else normalize_root_task_anchor(value)
+
     async def _open(
-        self, messages: Sequence[Message], config: RunConfig, trace_id: str | None
+        self,
+        messages: Sequence[Message],
+        config: RunConfig,
+        trace_id: str | None,
+        anchor: RootTaskAnchor | None,
     ) -> tuple[RunState, list[Event]]:
         store = self.parts.store
         system = [m for m in messages if m.role == "system"]
@@ -112,15 +154,22 @@ class AgentRunner:
                 NewTrace(
                     mission=next(m.text for m in drafts if m.role == "user"),
                     config=config.to_json(),
+                    context={LINEAGE: []} if anchor else {},
+                    anchor=anchor,
                     system_prompt=system[0].text if system else self.parts.system_prompt,
                 )
             )
             how = "started"
+            if anchor is not None:
+                drafts.append(root_opening(anchor, config.language))
         else:
             trace = await store.trace(trace_id)
+            if self.parts.recursive and not is_recursive(trace):
+                raise InvalidInput("this run has no root anchor: create it anew")
             how = "resumed" if trace.last_call else "started"
         state = await open_state(store, trace, config, self.parts)
         state.context_providers = list(self.parts.context_providers)
+        state.tree = self.parts.tree or TreeBudget.of(await store.tree(trace.id))
         if not state.system_prompt:
             state.system_prompt = self.parts.system_prompt
         events = await self._close_open_call(state)
@@ -134,6 +183,8 @@ class AgentRunner:
             owner=self.parts.owner,
         )
         dead, told = self._answers_to_dead_calls(state) if drafts else ([], [])
+        if any(self.parts.tools.delegates(m.name) for m in dead):
+            raise Conflict("its sub-agents are at work: go on with the run before you say more")
         return state, events + await self.write(
             state, [*dead, *drafts], [*told, session], status="running", turn=trace.turn + turns
         )
@@ -170,9 +221,22 @@ class AgentRunner:
             yield event
         async for event in self._inject_at_start(state, threshold):
             yield event
+        if (left := self._open_answer(state)) is not None:
+            ending = Ending()
+            async for event in self._after_answer(state, left, ending):
+                yield event
+            if ending.status is not None:
+                return
         while True:
             async for event in apply_commands(self._control, state, self.write):
                 yield event
+            if self._family is not None and state.protocol is not None:
+                for event in await tell_anchor(self._family, self.write, state):
+                    yield event
+                if (end := await self._end_of_task(state)) is not None:
+                    for event in end:
+                        yield event
+                    return
             for event in await self._keep_to_budget(state):
                 yield event
             outcome = Outcome()
@@ -185,12 +249,48 @@ class AgentRunner:
                     yield event
             elif outcome.answer.finish_reason == "pause" or await self._has_say():
                 continue
+            elif state.protocol is not None:
+                ending = Ending()
+                async for event in self._after_answer(state, outcome.message, ending):
+                    yield event
+                if ending.status is not None:
+                    return
             else:
                 async for event in self._reflect_at_end(state):
                     yield event
                 for event in await self._end(state, "completed", answer=outcome.message.text):
                     yield event
                 return
+
+    @staticmethod
+    def _open_answer(state: RunState) -> Message | None:
+        """The answer of a recursive run that was left before it was validated."""
+        last = state.history[-1].message if state.history and state.protocol else None
+        is_open = last is not None and last.source == "model" and not last.tool_calls
+        return last if is_open else None
+
+    async def _after_answer(
+        self, state: RunState, answer: Message, ending: Ending
+    ) -> AsyncIterator[Event]:
+        """A recursive run's answer: see :func:`after_answer`."""
+        if self._family is None:
+            raise InvalidInput("a recursive run needs a spawner of sub-agents")
+        async for event in after_answer(self._family, self.write, state, answer, ending):
+            yield event
+        if ending.status is None:
+            return
+        if ending.status == "completed":
+            async for event in self._reflect_at_end(state):
+                yield event
+        for event in await self._end(state, ending.status, answer=ending.answer, why=ending.why):
+            yield event
+
+    async def _end_of_task(self, state: RunState) -> list[Event] | None:
+        """The end of a child whose report was validated; None while it has work to do."""
+        protocol = state.protocol
+        if protocol is None or protocol.report is None or protocol.result is None:
+            return None
+        return await self._end(state, "completed", answer=protocol.report.summary)
 
     async def _next_call(self, state: RunState, outcome: Outcome) -> AsyncIterator[Event]:
         """Make the window fit and ask. Where the provider says that it is too long after all,
@@ -231,7 +331,7 @@ class AgentRunner:
         """Tell the model, once each, how far its turn has gone; at the last it must answer
         without tools. Raises LimitReached at the cost limit."""
         limits = state.config.limits
-        check_cost(limits, state.cost)
+        state.tree.check(limits)
         nudge = nudge_due(
             limits, steps=state.turn_answers, spent=state.turn_tokens, told=state.nudged
         )
@@ -354,6 +454,8 @@ class AgentRunner:
         message, waiting = unanswered(state.history)
         drafts: list[Message] = []
         events: list[Event] = []
+        if status == "paused" and any(self.parts.tools.delegates(c.name) for c in waiting):
+            message = None  # the same sub-agents go on later, and answer these calls
         if message is not None:
             drafts, events = skipped_results(message, waiting, state)
         end = None
@@ -373,6 +475,8 @@ class AgentRunner:
         """All stops that wait are the same stop; the run ends with the last of them."""
         stops = [c for c in await self._control.pending() if c.name == "stop"]
         events: list[Event] = []
+        if stops and not stops[-1].id:
+            return await self._end(state, "stopped", why=str(stops[-1].arguments["why"]))
         for command in stops[:-1]:
             end, told = ended(command)
             events += await self.write(state, [], [told], command=end)

@@ -5,19 +5,25 @@ Nothing here is ever saved: opening a trace replays its main path. Source: docs/
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from cyberagent.core.briefs import TaskBrief
 from cyberagent.core.budget import FINAL
 from cyberagent.core.config import SKILL_RECENCY_THRESHOLD, RunConfig
+from cyberagent.core.events import Event
 from cyberagent.core.filecache import FileCache, reading_key
 from cyberagent.core.guards import Breaker, Calibration, Progress
 from cyberagent.core.injection import ASKED, injected_skills
+from cyberagent.core.lineage import open_protocol
 from cyberagent.core.ports import PendingCommand, Plan, Replay, Store
+from cyberagent.core.protocol import ProtocolState
 from cyberagent.core.rebuild import recorded_window
+from cyberagent.core.tree import TreeBudget
 from cyberagent.core.types import Json, Message, ToolCall, TraceState
 from cyberagent.core.window import BrokenManifest, Item, Recorder
 
@@ -33,7 +39,12 @@ class RunState:
 
     ``asked_skills``: skills that operators asked for and that are not loaded yet, with who;
     ``known_skills``: those that this run can load; ``compact_command``: the operator's command
-    that a compaction will end."""
+    that a compaction will end.
+
+    ``protocol``: of a recursive trace, as its path says; ``delegating``: the contracts of calls
+    that have no result yet, by call; ``told``: events of sub-agents that are stored and not yet
+    passed on; ``tree``: what the whole tree of traces has used; ``writing`` is held while
+    something is stored, since sub-agents that work side by side tell of themselves."""
 
     trace: TraceState
     config: RunConfig
@@ -68,6 +79,13 @@ class RunState:
     collaborators: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
     notifications: list[str] = field(default_factory=list[str])
     context_providers: list[Callable[..., Any]] = field(default_factory=list[Callable[..., Any]])
+    protocol: ProtocolState | None = None
+    delegating: dict[str, tuple[str, TaskBrief]] = field(
+        default_factory=dict[str, tuple[str, TaskBrief]]
+    )
+    told: list[Event] = field(default_factory=list[Event])
+    tree: TreeBudget = field(default_factory=TreeBudget)
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def final_asked(self) -> bool:
@@ -84,6 +102,8 @@ class RunState:
         for message in messages:
             self.history.append(Item(message))
             self.calls.update((c.id, c) for c in message.tool_calls)
+            if self.protocol is not None:
+                self.protocol = self.protocol.after(message)
             self.deeds.update(
                 (c.name, c.arguments) for c in message.tool_calls if c.made_by == "model"
             )
@@ -156,6 +176,7 @@ async def open_state(
         breaker=Breaker.from_json(trace.context.get("breaker") or Breaker().to_json()),
     )
     state.take(path, trace)
+    state.protocol = await open_protocol(store, trace, path)
     state.answers += answers_before(path)
     state.history = await history_of(store, trace.id, path, parts.compaction)
     last = (await store.calls(trace.id, [trace.last_call])).get(trace.last_call)

@@ -12,14 +12,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
+from cyberagent.core.config import RunConfig
 from cyberagent.core.control import Storing
 from cyberagent.core.events import Event, GoalChanged, ToolCalled, ToolResult
+from cyberagent.core.family import Family
 from cyberagent.core.filecache import reading_key, unchanged_stub
 from cyberagent.core.injection import ASKED, loaded_skill
 from cyberagent.core.lane import Lane
 from cyberagent.core.ports import Skill, ToolContext, ToolOutcome, Tools
 from cyberagent.core.state import RunState
-from cyberagent.core.streams import unless_stopped
+from cyberagent.core.streams import Paused, Stopped, unless_stopped
 from cyberagent.core.types import Json, Message, Text, ToolCall
 from cyberagent.core.wording import wording
 
@@ -39,9 +41,15 @@ class ToolStage:
     """Runs calls and stores their results through ``store``."""
 
     def __init__(
-        self, tools: Tools, skills: Mapping[str, Skill], stop: asyncio.Event, store: Storing
+        self,
+        tools: Tools,
+        skills: Mapping[str, Skill],
+        stop: asyncio.Event,
+        store: Storing,
+        family: Family | None = None,
     ) -> None:
         self._tools, self._skills, self._stop, self._store = tools, skills, stop, store
+        self._family = family
 
     async def run(
         self,
@@ -53,7 +61,9 @@ class ToolStage:
         """Answer ``calls`` of assistant ``message``, which stands on the main path or ``lane``.
         Raises Stopped when an operator stops the run; calls that have no result then are left
         to the caller."""
-        for group in self._groups(calls):
+        for group in self._groups(calls, state.config):
+            if self._stop.is_set():
+                raise Stopped
             begun: list[Event] = [
                 ToolCalled(id=c.id, name=c.name, made_by=c.made_by, message=message.sequence)
                 for c in group
@@ -61,17 +71,47 @@ class ToolStage:
             for event in await self._store(state, [], begun):
                 yield event
             before = state.goals
-            work = asyncio.gather(*(self._one(c, state, lane) for c in group))
-            for ran in await unless_stopped(work, self._stop):
+            async for ran in self._ran(message, group, state, lane):
                 for event in await self._result(message, ran, state, before, lane):
                     yield event
                 before = state.goals
 
-    def _groups(self, calls: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
-        """Runs of neighbours that may go side by side; all others alone."""
+    async def _ran(
+        self, message: Message, group: Sequence[ToolCall], state: RunState, lane: Lane | None
+    ) -> AsyncIterator[Ran]:
+        """The calls of a group that ran, in their order; those that wait for sub-agents as each
+        ends, and not cut off by a stop: their sub-agents end in order, and the calls with them."""
+        if not self._tools.delegates(group[0].name):
+            work = asyncio.gather(*(self._one(c, message, state, lane) for c in group))
+            for ran in await unless_stopped(work, self._stop):
+                yield ran
+            return
+        tasks = [asyncio.ensure_future(self._one(c, message, state, lane)) for c in group]
+        failed: BaseException | None = None
+        try:
+            for ended in asyncio.as_completed(tasks):
+                try:
+                    yield await ended
+                except (Paused, Stopped) as error:
+                    failed = error  # the others come to their own rest
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if failed is not None:
+            raise failed
+
+    def _groups(self, calls: Sequence[ToolCall], config: RunConfig) -> Iterator[list[ToolCall]]:
+        """Runs of neighbours that may go side by side; all others alone. Calls that wait for
+        sub-agents and others never share a group."""
         group: list[ToolCall] = []
         for call in calls:
-            if self._tools.is_parallel_safe(call.name):
+            waits = self._tools.delegates(call.name)
+            beside = config.children == "parallel" if waits else True
+            if group and self._tools.delegates(group[0].name) is not waits:
+                yield group
+                group = []
+            if beside and self._tools.is_parallel_safe(call.name):
                 group.append(call)
                 continue
             if group:
@@ -81,7 +121,9 @@ class ToolStage:
         if group:
             yield group
 
-    async def _one(self, call: ToolCall, state: RunState, lane: Lane | None) -> Ran:
+    async def _one(
+        self, call: ToolCall, message: Message, state: RunState, lane: Lane | None
+    ) -> Ran:
         if lane is not None and call.name not in lane.allowed:
             text = f"{call.name} cannot be used in a side branch"
             return Ran(call, ToolOutcome(text=text, status="error"), 0)
@@ -92,9 +134,13 @@ class ToolStage:
             workspace=state.workspace,
             skills=self._skills,
             now=datetime.now(UTC).isoformat(timespec="seconds"),
+            call=call.id,
+            message=message.sequence,
+            family=None if lane else self._family,
         )
         start = time.monotonic()
-        limit = state.config.limits.tool_timeout_seconds or None
+        waits = self._tools.delegates(call.name)
+        limit = None if waits else state.config.limits.tool_timeout_seconds or None
         try:
             async with asyncio.timeout(limit):
                 outcome = await self._tools.call(call.name, call.arguments, context)
@@ -149,9 +195,16 @@ class ToolStage:
                 )
             )
         context = None if lane else self._skill_record(result, state)
-        return await self._store(
-            state, [result], events, plan_changed=changed, context=context, lane=lane
+        told, state.told = state.told, []
+        stored = await self._store(
+            state,
+            [result],
+            [*events, *ran.outcome.events],
+            plan_changed=changed,
+            context=context,
+            lane=lane,
         )
+        return [*told, *stored]
 
     @staticmethod
     def _skill_record(result: Message, state: RunState) -> dict[str, Json] | None:

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
 Json: TypeAlias = Any
@@ -275,6 +276,11 @@ def stored_json(value: Json) -> str:
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def utc_now() -> str:
+    """This moment as every stored time: ISO 8601, UTC, milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def sha256(data: bytes) -> str:

@@ -26,6 +26,7 @@ from typing import Any, overload
 
 from cyberagent.core.errors import Conflict, CyberAgentError, InvalidConfig, NotFound
 from cyberagent.core.ports import ToolContext, ToolOutcome
+from cyberagent.core.streams import Paused, Stopped
 from cyberagent.core.types import Json, clean_text
 from cyberagent.tools.schema import convert, parse_arguments, problems, signature_of
 
@@ -44,7 +45,7 @@ class Tool:
     its output is never shortened. ``parallel_safe``: may run beside other calls of its turn.
     ``idempotent``: may be run again when nobody knows whether it ran. ``read_only``: changes
     nothing at all. ``writes``: changes files or the world outside, so it can need approval.
-    ``in_thread``: blocks, so it runs off the event loop.
+    ``in_thread``: blocks, so it runs off the event loop. ``delegates``: waits for sub-agents.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Tool:
     read_only: bool = False
     writes: bool = False
     in_thread: bool = False
+    delegates: bool = False
 
     @property
     def line(self) -> str:
@@ -86,6 +88,7 @@ def tool(
     read_only: bool = False,
     writes: bool = False,
     in_thread: bool = False,
+    delegates: bool = False,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None, /, *, name: str = "", **flags: bool
@@ -169,11 +172,15 @@ class Registry:
     def is_idempotent(self, name: str) -> bool:
         return name in self._tools and self._tools[name].idempotent
 
+    def delegates(self, name: str) -> bool:
+        return name in self._tools and self._tools[name].delegates
+
     async def call(self, name: str, arguments: str, context: ToolContext) -> ToolOutcome:
         """Check the arguments and run the tool; the model's mistakes become error outcomes.
 
-        Raises Conflict (a lost lease must end the run, not be told to the model) and
-        CancelledError. The time a tool may take is the caller's to bound.
+        Raises Conflict, Paused and Stopped (what must end the run, not be told to the model), what
+        sub-agents met unexpectedly, and CancelledError. The time a tool may take is the caller's
+        to bound.
         """
         found = self._tools.get(name)
         if found is None:
@@ -183,12 +190,14 @@ class Registry:
             if wrong := problems(found.parameters, value):
                 return _error(_told(found, wrong), shorten=not found.framework)
             return _outcome(found, await _run(found, value, context))
-        except Conflict:
+        except (Conflict, Paused, Stopped):
             raise
         except CyberAgentError as error:
             return _error(str(error), shorten=not found.framework)
         except Exception as error:  # The edge between a run and any tool's code: a defect in one
             # tool must cost the model one call, not the operator the run.
+            if found.delegates:
+                raise  # the sub-agent's own trouble is the run's: it can be gone on with
             log.exception("the tool %s failed unexpectedly in trace %s", name, context.trace_id)
             text = f"the tool `{name}` failed unexpectedly ({type(error).__name__})"
             return _error(text, shorten=not found.framework)

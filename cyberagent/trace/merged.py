@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from cyberagent.core.types import Message
 from cyberagent.trace.goals import Goal, GoalTree
@@ -30,6 +31,7 @@ from cyberagent.trace.rows import (
     GoalRow,
     MessageRow,
     MissionRow,
+    Note,
     Row,
     SummaryRow,
     cut_to_width,
@@ -47,7 +49,7 @@ __all__ = [
 FOLDED_ROWS = 2
 """Rows that a folded goal still shows."""
 
-_WORDS = {
+_WORDS: dict[str, dict[str, Any]] = {
     "en": {
         "mission": "Mission: ",
         "totals": " ({steps} {step_word}, {time})",
@@ -72,7 +74,33 @@ _WORDS = {
         "plain_summary": "[summary] ",
         "branch": "side branch {type} ({count} messages)",
         "ghost": "left behind by a rewind ({count} messages)",
-        "child": "sub-agent {id} ({status}): {mission}",
+        "child": "{name} {id} ({status}): {mission}",
+        "child_steps": "{status}, {steps} {step_word}",
+        "child_goal": " — {goal}",
+        "child_verdict": " [verdict: {word}]",
+        "judged": "verdict of validator {id}: {word}",
+        "names": {
+            "": "sub-agent",
+            "agent": "agent",
+            "validator": "validator",
+            "explore": "explorer",
+            "research": "researcher",
+        },
+        "statuses": {},
+        "verdicts": {},
+        "decisions": {
+            "ACCEPT": "accepted",
+            "REVISE_CHILD": "to be revised",
+            "REPLACE": "to be replaced",
+            "ABANDON": "abandoned",
+        },
+        "anchor": "root anchor: ",
+        "contract": "contract: ",
+        "report": " [report: {word}]",
+        "verdict": " [verdict: {word}]",
+        "review": " [review: {word}]",
+        "review_by": " [review by {who}: {word}]",
+        "against": "{word}, against the verdict {against}",
     },
     "zh": {
         "mission": "任务: ",
@@ -98,7 +126,43 @@ _WORDS = {
         "plain_summary": "[摘要] ",
         "branch": "侧分支 {type} ({count} 条消息)",
         "ghost": "回溯留下的路径 ({count} 条消息)",
-        "child": "子代理 {id} ({status}): {mission}",
+        "child": "{name} {id} ({status}): {mission}",
+        "child_steps": "{status}, {steps} {step_word}",
+        "child_goal": " — {goal}",
+        "child_verdict": " [结论: {word}]",
+        "judged": "验证者 {id} 的结论: {word}",
+        "names": {
+            "": "子代理",
+            "agent": "代理",
+            "validator": "验证者",
+            "explore": "探索者",
+            "research": "研究者",
+        },
+        "statuses": {
+            "queued": "排队中",
+            "running": "运行中",
+            "paused": "已暂停",
+            "waiting": "等待批准",
+            "completed": "已完成",
+            "partial": "部分完成",
+            "failed": "失败",
+            "stopped": "已停止",
+            "interrupted": "已中断",
+        },
+        "verdicts": {"passed": "通过", "failed": "未通过", "unknown": "无法判定"},
+        "decisions": {
+            "ACCEPT": "已接受",
+            "REVISE_CHILD": "需修订",
+            "REPLACE": "需替换",
+            "ABANDON": "已放弃",
+        },
+        "anchor": "根锚点: ",
+        "contract": "合同: ",
+        "report": " [报告: {word}]",
+        "verdict": " [结论: {word}]",
+        "review": " [评审: {word}]",
+        "review_by": " [{who} 的评审: {word}]",
+        "against": "{word}，与结论“{against}”相反",
     },
 }
 _COLORS = {"completed": "32", "abandoned": "31", "in_progress": "36;1", "pending": "0", "dim": "2"}
@@ -201,18 +265,32 @@ def _grouped(
         rows: list[Row] = []
         if message.role != "tool" or place in orphans:
             rows += rows_of(message, results[place])
-        rows += hanging.get(message.sequence, ())
+        rows = _with_children(rows, hanging.get(message.sequence, ()))
         if rows:
             goal_id = message.goal_id if message.goal_id in tree else ""
             shown[goal_id].units.append((message, rows))
     return shown
 
 
+def _with_children(rows: Sequence[Row], hung: Sequence[Row]) -> list[Row]:
+    """The rows of a message with what hangs on it: sub-agents below the call that asked for
+    them, all else below the last row."""
+    left = list(hung)
+    shown: list[Row] = []
+    for row in rows:
+        shown.append(row)
+        if isinstance(row, CallRow) and row.call_id:
+            own = [h for h in left if isinstance(h, ChildRow) and h.call == row.call_id]
+            left = [h for h in left if h not in own]
+            shown += own
+    return [*shown, *left]
+
+
 @dataclass(frozen=True, slots=True)
 class _Text:
     """Writes lines in one language, width and colour."""
 
-    words: Mapping[str, str]
+    words: Mapping[str, Any]
     width: int
     color: bool
 
@@ -244,17 +322,18 @@ class _Text:
     def rows(
         self, units: Sequence[tuple[Message, list[Row]]], indent: str, *, folded: bool
     ) -> Iterator[str]:
-        lines: list[tuple[str, str]] = []
+        lines: list[tuple[str, str, int]] = []
         hidden: list[Message] = []
         for message, rows in units:
             if folded and (hidden or len(lines) >= FOLDED_ROWS):
                 hidden.append(message)
             else:
-                lines += [(self.row(row), "") for row in rows]
+                lines += [(self.row(row), "", _level(row)) for row in rows]
         if hidden:
-            lines.append((self.folded(hidden), "dim"))
-        for number, (line, style) in enumerate(lines, start=1):
-            yield self.line(f"{indent}{'└─' if number == len(lines) else '├─'} {line}", style)
+            lines.append((self.folded(hidden), "dim", 0))
+        levels = [level for _, _, level in lines]
+        for place, (line, style, level) in enumerate(lines):
+            yield self.line(f"{indent}{_branch(levels[place:], level)} {line}", style)
 
     def folded(self, hidden: Sequence[Message]) -> str:
         steps = sum(map(_is_step, hidden))
@@ -280,9 +359,7 @@ class _Text:
             case GhostRow():
                 return self.words["ghost"].format(count=len(row.branch.sequences))
             case ChildRow():
-                return self.words["child"].format(
-                    id=row.trace_id, status=row.status, mission=flat(row.mission, 120)
-                )
+                return self.child(row)
             case MissionRow():
                 return self.words["mission"] + flat(row.text)
             case GoalRow():
@@ -294,18 +371,79 @@ class _Text:
         line = f"{flat(row.name)}({row.arguments})"
         if row.status == "error":
             return f"{line} ✗ {row.outcome}"
-        return f"{line} …" if row.status == "waiting" else line
+        return f"{line} …" if row.status == "waiting" else line + self.noted(row.notes)
 
     def message(self, row: MessageRow) -> str:
         author = row.source if row.source in ("operator", "framework") else row.role
-        label = self.words["thought"] if row.is_thought else self.words.get(author, "")
+        told = next((n.what for n in row.notes if n.what in ("anchor", "contract")), author)
+        label = self.words["thought"] if row.is_thought else self.words.get(told, "")
         extras = self.words["extras"].format(row.extras) if row.extras else ""
-        return f"{label}{row.text}{extras}"
+        return f"{label}{row.text}{extras}{self.noted(row.notes)}"
+
+    def noted(self, notes: Sequence[Note]) -> str:
+        return "".join(map(self.note, notes))
+
+    def note(self, note: Note) -> str:
+        verdicts: Mapping[str, str] = self.words["verdicts"]
+        match note.what:
+            case "report":
+                return self.words["report"].format(word=self.status(note.word))
+            case "verdict":
+                return self.words["verdict"].format(word=verdicts.get(note.word, note.word))
+            case "review":
+                word = self.words["decisions"].get(note.word, note.word)
+                if note.against:
+                    against = verdicts.get(note.against, note.against)
+                    word = self.words["against"].format(word=word, against=against)
+                form = self.words["review_by" if note.who else "review"]
+                return form.format(who=flat(note.who, 80), word=word)
+            case _:
+                return ""
+
+    def status(self, status: str) -> str:
+        return self.words["statuses"].get(status, status)
+
+    def child(self, row: ChildRow) -> str:
+        """``agent 3f2a (running, 5 steps): Write the refund call — 2 Write it``, or a
+        validator's verdict with its reason."""
+        words, verdict = self.words, self.words["verdicts"].get(row.verdict, row.verdict)
+        if row.agent == "validator" and row.verdict:
+            line = words["judged"].format(id=row.trace_id, word=verdict)
+            return f"{line} — {flat(row.why, 120)}" if row.why else line
+        status = self.status(row.status)
+        if row.steps:
+            step_word = words["step" if row.steps == 1 else "steps"]
+            form = words["child_steps"]
+            status = form.format(status=status, steps=row.steps, step_word=step_word)
+        name = words["names"].get(row.agent, words["names"][""])
+        mission = flat(row.mission, 120)
+        line = words["child"].format(name=name, id=row.trace_id, status=status, mission=mission)
+        line += words["child_goal"].format(goal=flat(row.goal, 80)) if row.goal else ""
+        return line + (words["child_verdict"].format(word=verdict) if row.verdict else "")
 
     def summary(self, row: SummaryRow) -> str:
         word = self.words["summary" if row.messages else "plain_summary"]
         told = word.format(messages=row.messages, before=row.tokens_before, after=row.tokens_after)
         return told + row.text
+
+
+def _level(row: Row) -> int:
+    """Sub-agents stand one further in than the message that asked for them."""
+    return row.level + 1 if isinstance(row, ChildRow) else 0
+
+
+def _branch(levels: Sequence[int], level: int) -> str:
+    """The lines before a row at ``level``, with those of the rows from it on: whether at each
+    level another one follows before the next shallower row."""
+    drawn = ""
+    for at in range(level + 1):
+        following = next((other for other in levels[1:] if other <= at), -1)
+        more = following == at
+        if at == level:
+            drawn += "├─" if more else "└─"
+        else:
+            drawn += "│  " if more else "   "
+    return drawn
 
 
 def _duration(ms: int) -> str:

@@ -9,10 +9,20 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, cast
 
+from cyberagent.core.errors import InvalidTaskValue
+from cyberagent.core.protocol import PROTOCOL_TOOLS
+from cyberagent.core.protocol_entries import (
+    Briefed,
+    Entry,
+    Reported,
+    Reviewed,
+    Validated,
+    entry_from_json,
+)
 from cyberagent.core.types import File, Image, Json, Message, Source, ToolCall
 from cyberagent.trace.goals import Goal
 from cyberagent.trace.plan_text import flat
@@ -22,6 +32,20 @@ LONGEST_TEXT = 200
 """Characters of a row's text; the whole is fetched when it is opened."""
 
 LONGEST_ARGUMENT = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What the framework recorded with a message, in short: that it tells the root ``anchor`` or
+    brings a ``contract`` (``text``: the objective), carries a ``report`` (``word``: its status), a
+    ``verdict`` or a ``review`` (``word``: the decision; ``who``: the operator, "" for the trace
+    itself; ``against``: the verdict that was accepted nevertheless)."""
+
+    what: Literal["anchor", "contract", "report", "verdict", "review"]
+    word: str = ""
+    text: str = ""
+    who: str = ""
+    against: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +82,7 @@ class MessageRow:
     is_thought: bool = False
     tokens: int = 0
     duration_ms: int | None = None
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +103,7 @@ class CallRow:
     result: int = 0
     tokens: int = 0
     duration_ms: int | None = None
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,13 +138,23 @@ class GhostRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildRow:
-    """A sub-agent: a trace that message ``sequence`` spawned."""
+    """A sub-agent: a trace that message ``sequence`` spawned with ``call`` ("": not known), or
+    one below that trace (``level`` 1: its own sub-agent). ``agent``: agent, validator, explore or
+    research, "" where that is not known; ``steps``: its model answers; ``goal``: what it is at;
+    ``verdict`` and ``why``: of a validator the one that it gave, else the one on it."""
 
     kind: ClassVar[str] = "child"
     sequence: int
     trace_id: str
     mission: str = ""
     status: str = ""
+    agent: str = ""
+    call: str = ""
+    level: int = 0
+    steps: int = 0
+    goal: str = ""
+    verdict: str = ""
+    why: str = ""
 
 
 Row: TypeAlias = (
@@ -176,16 +212,20 @@ def _extras(message: Message) -> int:
 
 def _text_row(message: Message) -> MessageRow:
     thought = "" if message.text.strip() else " ".join(r.text for r in message.reasoning)
+    notes = notes_of(message)
+    # The text of a contract is JSON that a model reads; a row says what it is about.
+    told = next((n.text for n in notes if n.what in ("anchor", "contract")), "")
     return MessageRow(
         sequence=message.sequence,
         role=message.role,
         source=message.source,
         goal_id=message.goal_id,
-        text=_short(message.text if message.text.strip() else thought),
+        text=_short(told or (message.text if message.text.strip() else thought)),
         extras=_extras(message),
         is_thought=bool(thought),
         tokens=message.tokens,
         duration_ms=message.duration_ms,
+        notes=notes,
     )
 
 
@@ -206,6 +246,7 @@ def _call_row(message: Message, call: ToolCall, result: Message | None, *, part:
         result=result.sequence if result else 0,
         tokens=result.tokens if result else 0,
         duration_ms=result.duration_ms if result else None,
+        notes=notes_of(result) if result else (),
     )
 
 
@@ -234,6 +275,64 @@ def _summary(message: Message) -> SummaryRow:
         tokens_before=_number(told, "tokens_before"),
         tokens_after=_number(told, "tokens_after") or message.tokens,
     )
+
+
+# What the framework recorded -----------------------------------------------------------------
+
+
+def notes_of(message: Message) -> tuple[Note, ...]:
+    """What a message records of the recursive protocol. Only what the framework wrote counts, as
+    in the protocol itself; a record that cannot be read is passed over: this is for the eye."""
+    is_framework = message.source == "framework"
+    if not (is_framework or (message.role == "tool" and message.name in PROTOCOL_TOOLS)):
+        return ()
+    notes = [n for entry in _entries(message) for n in _notes(entry)]
+    if is_framework and message.metadata.get("anchor") and not notes:
+        notes.append(Note(what="anchor", text=_anchor_objective(message.text)))
+    return tuple(notes)
+
+
+def _entries(message: Message) -> Iterator[Entry]:
+    found: Json = message.metadata.get("protocol")
+    for value in cast("list[Json]", found) if isinstance(found, list) else ():
+        try:
+            yield entry_from_json(value)
+        except InvalidTaskValue:
+            continue
+
+
+def _notes(entry: Entry) -> Iterator[Note]:
+    match entry:
+        case Briefed():
+            yield Note(what="contract", text=entry.brief.objective)
+        case Reported():
+            yield Note(what="report", word=entry.report.status, text=entry.report.summary)
+        case Validated():
+            yield Note(what="verdict", word=entry.result.verdict, text=entry.result.reason)
+        case Reviewed():
+            review = entry.review
+            yield Note(
+                what="review",
+                word=review.decision,
+                text=review.reason,
+                who=review.reviewer.id if review.reviewer.kind == "operator" else "",
+                against=review.against_verdict,
+            )
+        case _:
+            return
+
+
+def _anchor_objective(text: str) -> str:
+    """The objective of the anchor that stands in a text as one line of JSON."""
+    for line in text.splitlines():
+        if line.startswith('{"completion_criteria"'):
+            try:
+                value: Json = json.loads(line)
+            except (ValueError, RecursionError):
+                return ""
+            told: Json = cast("dict[str, Json]", value).get("objective")
+            return told if isinstance(told, str) else ""
+    return ""
 
 
 def _number(told: Mapping[str, Json], name: str) -> int:

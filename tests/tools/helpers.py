@@ -18,6 +18,7 @@ class State:
 
     def __init__(self, mission: str = "Test the tools") -> None:
         self.goals = GoalTree(mission=mission)
+        self.protocol: Any = None
         self.terminal_cwd = ""
         self.collaborators: list[tuple[str, str, str]] = []
         self.notifications: list[str] = []

@@ -1,0 +1,128 @@
+"""Having a report, or the root's answer, validated: the packet goes to a trace of its own, and
+whatever comes back is a verdict, never ``passed`` by mistake.
+
+Source: docs/protocol.md, "The validator's packet".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from cyberagent.core.config import RunConfig
+from cyberagent.core.errors import InvalidTaskValue
+from cyberagent.core.family import Ask, Family, Outcome
+from cyberagent.core.lineage import newest_contract
+from cyberagent.core.protocol import ProtocolState
+from cyberagent.core.reports import TaskReport
+from cyberagent.core.state import RunState
+from cyberagent.core.types import Json, Message, text_message, utc_now
+from cyberagent.core.validation import (
+    ValidationPacket,
+    build_validation_packet,
+    read_verdict,
+    resolve_artifacts,
+)
+from cyberagent.core.verdicts import (
+    ValidationPlan,
+    ValidationResult,
+    plan_validation,
+    read_plan,
+    unknown_result,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A verdict and the trace of the validator that gave it, "" where none was asked."""
+
+    result: ValidationResult
+    validator: str = ""
+
+    def metadata(self) -> dict[str, Json]:
+        """What the message that carries the verdict keeps beside its record."""
+        return {"validator": self.validator, "verdict": self.result.verdict}
+
+
+async def judge(
+    family: Family,
+    state: RunState,
+    *,
+    call: str,
+    message: int,
+    report: TaskReport | None = None,
+    candidate: Message | None = None,
+) -> Judged:
+    """The verdict on ``report``, or on the root's ``candidate`` answer. ``call`` and ``message``
+    name what is judged, so that it is judged once. Raises Paused."""
+    protocol = cast("ProtocolState", state.protocol)
+    path = await family.store.path(state.trace.id)
+    plan = _plan(family, state.config, protocol, path)
+    artifacts = await asyncio.to_thread(
+        resolve_artifacts, report, lambda name: family.spawner.read(state.config, name)
+    )
+    packet = build_validation_packet(
+        anchor=protocol.anchor,
+        plan=plan,
+        path=path,
+        brief=protocol.brief,
+        report=report,
+        artifacts=artifacts,
+        candidate=candidate,
+    )
+    if isinstance(packet, ValidationResult):
+        return Judged(replace(packet, created_at=utc_now()))
+    ask = Ask(
+        kind="validator",
+        call=call,
+        message=message,
+        mission=f"Validate: {(protocol.brief or protocol.anchor).objective}",
+        config=family.spawner.settings("validator", state.config),
+        opening=(text_message("user", packet.text, source="framework"),),
+        # What is sent decides: a packet that changed since is another one to judge.
+        mark={"packet": packet.sha256},
+        seconds=state.config.limits.validator_timeout_seconds,
+    )
+    outcome = await family.attend(state, ask)
+    return Judged(_read(outcome, packet), outcome.trace.id)
+
+
+def _plan(
+    family: Family, config: RunConfig, protocol: ProtocolState, path: Sequence[Message]
+) -> ValidationPlan:
+    """The plan that was fixed with the contract; a new one where the anchor was revised since,
+    and for the root."""
+    contract = newest_contract(path)
+    if contract is not None and protocol.brief is not None:
+        try:
+            plan = read_plan(contract.metadata.get("plan"))
+        except InvalidTaskValue:
+            plan = None
+        if plan is not None and plan.anchor_sha256 == protocol.anchor.sha256:
+            return plan
+    return plan_validation(protocol.anchor, protocol.brief, model=family.validator_of(config))
+
+
+def _read(outcome: Outcome, packet: ValidationPacket) -> ValidationResult:
+    """The verdict of a validator that ended; ``unknown`` where it broke down or was stopped."""
+    if outcome.status != "completed":
+        why = f"the validator {outcome.status}: {outcome.why or 'no reason is known'}"
+        found = unknown_result(packet.plan, why)
+        return replace(
+            found,
+            packet_sha256=packet.sha256,
+            model=outcome.model or packet.plan.model,
+            usage=outcome.usage,
+            cost=outcome.cost,
+            created_at=utc_now(),
+        )
+    return read_verdict(
+        outcome.answer,
+        packet,
+        model=outcome.model,
+        usage=outcome.usage,
+        cost=outcome.cost,
+        created_at=utc_now(),
+    )
