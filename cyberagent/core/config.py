@@ -113,8 +113,15 @@ class RunConfig:
                 raise InvalidConfig(
                     f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}"
                 )
-        if unknown := sorted(set(self.validator) - set(_VALIDATOR)):
-            raise InvalidConfig(f"validator: unknown setting {unknown[0]!r}")
+        for name in ("provider_options", "validator"):
+            _check_object(name, getattr(self, name))
+        for name, value in self.validator.items():
+            if name not in _VALIDATOR:
+                raise InvalidConfig(f"validator: unknown setting {name!r}")
+            if name == "provider_options":
+                _check_object("validator.provider_options", value)
+            elif not isinstance(value, str):
+                raise InvalidConfig(f"validator.{name} must be a text, not {value!r}")
         for f in fields(Limits):
             number = getattr(self.limits, f.name)
             if not isinstance(number, int | float) or isinstance(number, bool) or number < 0:
@@ -133,3 +140,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "children": ("serial", "parallel"),
 }
 _VALIDATOR = ("provider", "model", "provider_options")
+
+
+def _check_object(name: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise InvalidConfig(f"{name} must be an object, not {value!r}")
