@@ -14,19 +14,28 @@ from typing import Any
 from django.db import transaction
 
 from cyberagent.core.errors import InvalidInput
-from cyberagent.core.events import ChildEnded, ChildStarted, Done, Event, Session
+from cyberagent.core.events import (
+    ChildEnded,
+    ChildStarted,
+    Done,
+    Event,
+    Reviewed,
+    Session,
+    Verdict,
+)
 from cyberagent.core.tokens import count_message, counter_for
 from cyberagent.core.types import CallRecord, Json, Message, TraceState, sha256
+from cyberagent.trace.formats.lineages import checked_tree, is_recursive
 from cyberagent.trace.formats.values import Imported, TraceBundle
 from cyberagent.trace.goals import replay
 from cyberagent.trace.tree import pair
-from traces import live, models, ports, rows, sql
+from traces import live, models, ports, rows, sql, trees, verdict_rows
 from traces.bulk import TreePlan, in_parts, plan_tree
 from traces.place import is_answer
 from traces.projection import knowledge_in
 from traces.projection import refresh as refresh_knowledge
 from traces.store import read_blobs
-from traces.write import plan_columns, shown_columns
+from traces.write import add_anchor, plan_columns, shown_columns
 
 BATCH = 1000
 NOT_AT_REST = ("queued", "running", "waiting")
@@ -74,9 +83,9 @@ class _Prepared:
 
 
 def _store_all(bundles: Sequence[TraceBundle], owner: Any) -> list[models.Trace]:
-    ready = [_prepared(bundle) for bundle in bundles]
+    ready = [_prepared(checked_tree(bundle)) for bundle in bundles]
     with transaction.atomic():
-        made = [_store(one, _names(one.ids()), owner, None) for one in ready]
+        made = [_store_tree(one, owner) for one in ready]
         return [models.Trace.objects.get(pk=key) for key in made]
 
 
@@ -91,11 +100,30 @@ def _prepared(bundle: TraceBundle) -> _Prepared:
     )
 
 
-def _names(ids: Sequence[str]) -> dict[str, str]:
-    """The id here of each trace of a file, by its id there. Raises InvalidInput on a double."""
+def _store_tree(ready: _Prepared, owner: Any) -> str:
+    """Store a run with all below it, then what is made from the messages of a whole tree."""
+    recursive = is_recursive(ready.bundle)
+    names = _names(ready.ids(), as_they_are=recursive)
+    key = _store(ready, names, owner, None)
+    for number, revision in enumerate(ready.bundle.anchors, 1):
+        add_anchor(key, number, revision)
+    for trace in trees.whole(key) if recursive else ():
+        verdict_rows.rebuild(trace.pk)
+    return key
+
+
+def _names(ids: Sequence[str], *, as_they_are: bool = False) -> dict[str, str]:
+    """The id here of each trace of a file, by its id there. Raises InvalidInput on a double, and
+    ``as_they_are`` for one that is taken: contracts and refs of a recursive run name its ids,
+    and their hashes hold only with these."""
     if len(set(ids)) != len(ids):
         raise InvalidInput("two traces of the file have the same id")
     taken = set(models.Trace.objects.filter(pk__in=ids).values_list("pk", flat=True))
+    if as_they_are and taken:
+        raise InvalidInput(
+            f"the run {min(taken)} is here already: a recursive run keeps its ids, so it comes in "
+            "only where they are free"
+        )
     return {i: i if _OWN_ID.fullmatch(i) and i not in taken else models.new_trace_id() for i in ids}
 
 
@@ -157,7 +185,7 @@ def _orphans(path: Sequence[Message]) -> set[int]:
 
 def _state_columns(state: TraceState) -> dict[str, Any]:
     was_live = state.status in NOT_AT_REST
-    config = {k: v for k, v in state.config.items() if k not in ("workspace", "provider_options")}
+    config = _settings(state.config)
     return shown_columns(config) | {
         "mission": rows.hold(state.mission),
         "status": "interrupted" if was_live else state.status,
@@ -171,6 +199,17 @@ def _state_columns(state: TraceState) -> dict[str, Any]:
         "last_sequence": state.last_sequence,
         "last_call": state.last_call,
     }
+
+
+_REACHING = ("workspace", "provider_options")
+"""Settings that reach out of the data: a file must not choose them."""
+
+
+def _settings(config: Mapping[str, Json]) -> dict[str, Json]:
+    kept = {k: v for k, v in config.items() if k not in _REACHING}
+    if isinstance(validator := kept.get("validator"), dict):
+        kept["validator"] = {k: v for k, v in validator.items() if k not in _REACHING}
+    return kept
 
 
 def _sums(bundle: TraceBundle) -> dict[str, Any]:
@@ -209,8 +248,10 @@ def _events(bundle: TraceBundle, names: Mapping[str, str]) -> list[Event]:
 def _renamed(event: Event, names: Mapping[str, str]) -> Event:
     if isinstance(event, Done):
         return replace(event, trace=names.get(event.trace, event.trace))
-    if isinstance(event, ChildStarted | ChildEnded):
+    if isinstance(event, ChildStarted | ChildEnded | Reviewed):
         return replace(event, child=names.get(event.child, event.child))
+    if isinstance(event, Verdict):
+        return replace(event, validator=names.get(event.validator, event.validator))
     return event
 
 
@@ -321,6 +362,7 @@ def _bundle(trace_id: str) -> TraceBundle:
         calls=records,
         blobs=read_blobs(sorted({h for r in records for h in hashes_in(r.manifest)})),
         children=tuple(_bundle(pk) for pk in children.values_list("pk", flat=True)),
+        anchors=trees.read_anchors(trace_id),
     )
     return replace(bundle, goals=replay(bundle.main_path(), state.mission).to_json())
 

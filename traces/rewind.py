@@ -13,22 +13,26 @@ from typing import Any, Literal
 from asgiref.sync import async_to_sync
 from django.db import transaction
 
+from cyberagent.core.anchor import AnchorRevision as Revision
 from cyberagent.core.errors import Conflict, InvalidInput, NotFound
 from cyberagent.core.events import Event, Rewound, StatusChanged
+from cyberagent.core.family import ENDED as OVER
 from cyberagent.core.injection import injected_skills
+from cyberagent.core.lineage import LINEAGE
 from cyberagent.core.ports import CommandEnd
 from cyberagent.core.rebuild import Change, difference, rebuilt, recorded_window
 from cyberagent.core.state import history_of
-from cyberagent.core.types import Message, canonical_json, sha256
+from cyberagent.core.types import Json, Message, canonical_json, sha256
 from cyberagent.core.window import BrokenManifest
 from cyberagent.providers.projections import PROJECTIONS
 from cyberagent.trace.formats.values import TraceBundle
 from cyberagent.trace.goals import GoalTree, replay
 from cyberagent.trace.tree import safe_point
-from traces import paths, write
+from traces import paths, rows, trees, write
+from traces.acting import stop_with_all_below
 from traces.bundle import bundle_of, store_bundle
+from traces.models import AnchorRevision, Trace
 from traces.models import Message as MessageRow
-from traces.models import Trace
 from traces.store import OrmStore
 
 MOST_CALLS = 200
@@ -79,7 +83,8 @@ class Receipt:
 
 def preview(trace: Trace, to: int) -> Receipt:
     """The receipt of going back to message ``to``; nothing is written. ``to`` 0 is before the
-    first message. Raises NotFound, and Conflict for a message of a side branch."""
+    first message. Raises NotFound, and Conflict for a message of a side branch, and for a
+    sub-agent that nobody waits for."""
     receipt = aim(trace, to)
     return async_to_sync(_with_windows)(trace.pk, _path(trace, receipt.to), receipt)
 
@@ -87,6 +92,7 @@ def preview(trace: Trace, to: int) -> Receipt:
 def aim(trace: Trace, to: int) -> Receipt:
     """The receipt without its windows, which costs no more than reading the paths. Raises as
     :func:`preview`."""
+    _check_asked(trace)
     if to:
         _on_a_main_path(trace, to)
     path = _path(trace, to)
@@ -103,6 +109,15 @@ def aim(trace: Trace, to: int) -> Receipt:
         plan=replay(path, trace.mission),
         skills=tuple(injected_skills(path)),
     )
+
+
+def _check_asked(trace: Trace) -> None:
+    """Raises Conflict for a sub-agent whose call has its answer: it could not go on."""
+    if trace.origin == "run" and trace.parent_trace_id and not trees.is_asked(trace):
+        raise Conflict(
+            "the call that asked for this sub-agent has its answer, so it could not go on: "
+            f"rewind the run above it, {trace.parent_trace_id}"
+        )
 
 
 def _path(trace: Trace, head: int) -> list[Message]:
@@ -199,8 +214,10 @@ def apply(
 ) -> None:
     """Go back (or, to undo, to a former head) as ``receipt`` says, in one transaction: the head,
     the plan's rows, the injected skills' records, and the event; then ``messages`` below the new
-    head, ``told`` and the end of ``command``. A run that had ended can then be resumed. Raises
-    Conflict where the head is not ``expected_head`` any more."""
+    head, ``told`` and the end of ``command``. A run that had ended can then be resumed; sub-agents
+    whose call is left end. Raises Conflict where the head is not ``expected_head`` any more, and
+    for a sub-agent that nobody waits for: it could not go on."""
+    _check_asked(trace)
     moved = Rewound(to_sequence=receipt.to, from_sequence=receipt.head, by=by, why=why)
     path = _path(trace, receipt.to)
     told = list(told)
@@ -224,12 +241,34 @@ def apply(
             turn=turn,
             command=command,
         )
+        _stop_unasked(trace)
+
+
+def _stop_unasked(trace: Trace) -> None:
+    """End the sub-agents whose call is not on the main path any more, or has its answer there,
+    with all below them: nothing goes on with them."""
+    if not trees.below(trace.pk).exclude(status__in=OVER).exists():
+        return
+    for child in Trace.objects.filter(parent_trace=trace.pk).order_by("created_at", "pk"):
+        if not trees.is_asked(child):
+            why = f"message {child.parent_message} of the run above was rewound"
+            stop_with_all_below(child, why)
 
 
 def fork(trace: Trace, at: int, *, owner: Any) -> Trace:
     """A new trace that shares all messages and calls up to the safe point at or before message
-    ``at``, with their numbers; a run's fork is paused. Neither trace ever changes the other.
-    Raises NotFound, Conflict, InvalidInput where nothing would be left."""
+    ``at``, with their numbers; a run's fork is paused. Neither trace ever changes the other. A
+    recursive run's fork has the newest revision of its anchor as its first.
+
+    Raises NotFound, Conflict, InvalidInput where nothing would be left, and for a sub-agent of a
+    recursive run."""
+    root = trace if trace.parent_trace_id is None else trees.root(trace.pk).get()
+    recursive = trees.is_recursive(root)
+    if recursive and root.pk != trace.pk:
+        raise InvalidInput(
+            f"a sub-agent of a recursive run has no fork of its own: fork the run {root.pk} that "
+            "it belongs to"
+        )
     _on_a_main_path(trace, at)
     point = safe_point(paths.page(trace, head=at), at)
     if not point:
@@ -237,6 +276,7 @@ def fork(trace: Trace, at: int, *, owner: Any) -> Trace:
     whole = bundle_of(trace)
     answered = [c.number for c in whole.calls if 0 < (c.message_sequence or 0) <= point]
     calls = whole.calls[: max(answered, default=0)]
+    context: dict[str, Json] = {"forked_from": {"trace": trace.pk, "message": point}}
     state = replace(
         whole.state,
         id="",
@@ -245,16 +285,32 @@ def fork(trace: Trace, at: int, *, owner: Any) -> Trace:
         last_sequence=point,
         last_event=0,
         last_call=len(calls),
-        context={"forked_from": {"trace": trace.pk, "message": point}},
+        context=context | ({LINEAGE: []} if recursive else {}),
         parent_trace=None,
         parent_message=None,
     )
     prefix = TraceBundle(
-        state=state, messages=whole.messages[:point], calls=calls, blobs=whole.blobs
+        state=state,
+        messages=whole.messages[:point],
+        calls=calls,
+        blobs=whole.blobs,
+        anchors=(_anchor_of(trace, owner),) if recursive else (),
     )
     with transaction.atomic():
         made = store_bundle(prefix, owner)
         # The fork stays in the same hands: settings that an import leaves behind come along.
         Trace.objects.filter(pk=made.pk).update(config=trace.config)
+        AnchorRevision.objects.filter(trace=made).update(by=owner)
         made.refresh_from_db()
     return made
+
+
+def _anchor_of(trace: Trace, owner: Any) -> Revision:
+    """The newest revision of a run's anchor as the first of its fork's."""
+    newest = trees.read_anchors(trace.pk)[-1]
+    return Revision(
+        anchor=newest.anchor,
+        by=owner.get_username() if owner is not None else "",
+        at=rows.iso(rows.now()),
+        why=f"forked from {trace.pk}",
+    )

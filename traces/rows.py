@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, cast
 
+from cyberagent.core.anchor import AnchorRevision
+from cyberagent.core.context_policy import read_root_task_anchor
 from cyberagent.core.errors import InvalidInput
 from cyberagent.core.events import KINDS, Event
 from cyberagent.core.types import (
@@ -263,4 +265,34 @@ def state_from(row: Row) -> TraceState:
         parent_trace=row["parent_trace_id"],
         parent_message=row["parent_message"],
         created_at=iso(row["created_at"]),
+    )
+
+
+# Anchors -------------------------------------------------------------------------------------
+
+ANCHOR_COLUMNS = ("text", "by_name", "created_at", "why", "supersedes")
+
+
+def anchor_columns(revision: AnchorRevision, created_at: datetime) -> dict[str, Any]:
+    """The columns of a revision of an anchor, without its trace, number and user. Raises
+    InvalidInput."""
+    if len(by_name := hold(revision.by)) > 200:
+        raise InvalidInput("the name of who revised the anchor is too long")
+    return {
+        "text": revision.anchor.text,
+        "sha256": revision.anchor.sha256,
+        "supersedes": revision.supersedes,
+        "by_name": by_name,
+        "why": hold(revision.why),
+        "created_at": created_at,
+    }
+
+
+def anchor_from(row: Row) -> AnchorRevision:
+    return AnchorRevision(
+        anchor=read_root_task_anchor(row["text"]),
+        by=held(row["by_name"]),
+        at=iso(row["created_at"]),
+        why=held(row["why"]),
+        supersedes=row["supersedes"],
     )

@@ -40,7 +40,7 @@ async def drive(trace_id: str, owner: str) -> str:
     if not await in_writer(lease.take, trace_id, owner):
         return (await in_reader(read_trace, trace_id)).status
     try:
-        await in_writer(lease.interrupt_children, trace_id, owner)
+        await in_writer(lease.adopt, trace_id, owner)
         await _while_owned(trace_id, owner)
     except LeaseLost as error:
         log.warning("run %s: %s", trace_id, error)
@@ -100,6 +100,8 @@ async def _run(trace_id: str, owner: str, control: DbControl) -> None:
         control=control,
         skills=await in_writer(ports.current_skills),
         owner=owner,
+        control_for=DbControl,
+        heard=_tell,
     )
     wanted = state.context.get(commands.SKILLS, ())
     try:
@@ -107,7 +109,7 @@ async def _run(trace_id: str, owner: str, control: DbControl) -> None:
         async for event in events:
             _tell(trace_id, event)
     finally:
-        await runner.parts.provider.aclose()
+        await runner.aclose()
 
 
 def _tell(trace_id: str, event: Event) -> None:

@@ -6,7 +6,7 @@ Source: docs/access.md, "Starting runs".
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from django.conf import settings
 from django.db import transaction
 
 from cyberagent import presets
+from cyberagent.core.anchor import RootTaskAnchor
 from cyberagent.core.config import RunConfig
 from cyberagent.core.errors import InvalidConfig, NotFound
+from cyberagent.core.types import Json
 from traces import access, commands, first_run, ports, runs
 from traces.models import Trace
 from traces.store import OrmStore
@@ -29,27 +31,31 @@ def start_for(
     *,
     skills: Sequence[str] = (),
     shared: bool = False,
+    anchor: RootTaskAnchor | None = None,
 ) -> Trace:
     """A new run of ``user``, checked and queued. Raises RoleNeeded (not an operator, or a
-    workspace that only an admin may name), InvalidInput and NotFound; then nothing is stored."""
+    workspace that only an admin may name), InvalidInput and NotFound; then nothing is stored.
+    ``anchor``: of a run whose preset is recursive."""
     access.require(user, "operator")
+    _check_kinds(config)
+    config = _with_script(config)
     _check_workspace(user, config.workspace)
-    if config.provider == "replay":
-        # A replay shows what another run's model said: only to those who may see that run.
-        access.find_trace(user, str(config.provider_options.get("trace") or ""))
-    if config.provider_options.get("base_url") and not access.has_role(user, "admin"):
-        raise access.RoleNeeded(
-            "only an admin may name a provider's address; set OPENAI_BASE_URL or "
-            "ANTHROPIC_BASE_URL for everybody"
-        )
-    check(config, skills)
+    _check_provider(user, config.provider, config.provider_options)
+    _check_validator(user, config)
+    check(config, skills, anchor)
     config = _with_workspace(presets.resolve(config, runs.environment()))
-    return commands.start(user, mission, config, skills=skills, shared=shared)
+    return commands.start(user, mission, config, skills=skills, shared=shared, anchor=anchor)
 
 
-def check(config: RunConfig, skills: Sequence[str] = ()) -> None:
-    """Raises InvalidConfig, InvalidScript or NotFound where a run could not begin: an unknown
-    preset, provider, script or skill, a workspace that is no folder."""
+def check(
+    config: RunConfig, skills: Sequence[str] = (), anchor: RootTaskAnchor | None = None
+) -> None:
+    """Raises InvalidInput or NotFound where a run could not begin: an unknown preset, provider,
+    script or skill, a workspace that is no folder, an anchor that is missing or not taken, a
+    validator that cannot be asked."""
+    commands.check_anchor(config, anchor)
+    if not presets.preset_named(config.preset).offered:
+        raise InvalidConfig(f"preset {config.preset} is not for runs of their own")
     if "\0" in config.workspace:
         raise InvalidConfig("workspace: a path must not hold NUL")
     if config.workspace and not Path(config.workspace).is_dir():
@@ -64,30 +70,79 @@ def check(config: RunConfig, skills: Sequence[str] = ()) -> None:
                 raise NotFound("skill", name)
 
 
+def _check_kinds(config: RunConfig) -> None:
+    """Raises InvalidConfig where a setting that came as JSON is of another kind than what is
+    read of it before the run is built."""
+    for name in ("provider", "preset", "model", "workspace"):
+        _check_kind(name, getattr(config, name), str)
+    for name in ("provider_options", "validator"):
+        _check_kind(name, getattr(config, name), dict)
+    for name, kind in (("provider", str), ("model", str), ("provider_options", dict)):
+        _check_kind(f"validator: {name}", config.validator.get(name) or kind(), kind)
+
+
+def _check_kind(name: str, value: object, kind: type[str] | type[dict[str, Json]]) -> None:
+    if not isinstance(value, kind):
+        raise InvalidConfig(f"{name} must be {'a text' if kind is str else 'an object'}")
+
+
+def _check_provider(user: Any, provider: str, options: Mapping[str, Json]) -> None:
+    """What a run reaches through its provider, or its validator's, is for those who may."""
+    if provider == "replay":
+        # A replay shows what another run's model said: only to those who may see that run.
+        access.find_trace(user, str(options.get("trace") or ""))
+    if options.get("base_url") and not access.has_role(user, "admin"):
+        raise access.RoleNeeded(
+            "only an admin may name a provider's address; set OPENAI_BASE_URL or "
+            "ANTHROPIC_BASE_URL for everybody"
+        )
+
+
+def _check_validator(user: Any, config: RunConfig) -> None:
+    """The same for the model that validates."""
+    own = config.validator
+    provider = own.get("provider") or config.provider
+    same = {} if provider != config.provider else config.provider_options
+    _check_provider(user, provider, own.get("provider_options") or same)
+
+
+def _with_script(config: RunConfig) -> RunConfig:
+    """A scripted run that names no script plays the built-in one for its preset."""
+    if config.provider != "scripted" or config.provider_options.get("script"):
+        return config
+    recursive = presets.preset_named(config.preset).recursive
+    script = "recursive" if recursive else "demo"
+    return config.with_(provider_options={**config.provider_options, "script": script})
+
+
 def _with_workspace(config: RunConfig) -> RunConfig:
-    """A run that names no folder gets a new one of its own, with the demo's files in it where
-    it plays the built-in script."""
+    """A run that names no folder gets a new one of its own, with a demo's files in it where
+    it plays a built-in script."""
     if config.workspace:
         return config
-    if config.provider == "scripted" and _is_demo(config):
-        return config.with_(workspace=str(first_run.demo_workspace()))
+    if demo := _demo(config):
+        return config.with_(workspace=str(first_run.demo_workspace(demo.script)))
     folder = settings.DATA_DIR / "workspaces" / f"run-{secrets.token_hex(4)}"
     folder.mkdir(parents=True)
     return config.with_(workspace=str(folder))
 
 
-def _is_demo(config: RunConfig) -> bool:
-    return (config.provider_options.get("script") or "demo") == "demo"
+def _demo(config: RunConfig) -> first_run.Demo | None:
+    """The built-in script that the run plays, if it does."""
+    script = config.provider_options.get("script") or "demo"
+    played = config.provider == "scripted" and isinstance(script, str)
+    return first_run.DEMOS.get(script) if played else None
 
 
 def _check_demo(config: RunConfig) -> None:
-    """The built-in script does its own small job, and would write over a NOTES.md."""
-    if config.provider != "scripted" or not _is_demo(config) or not config.workspace:
+    """A built-in script does its own small job, and would write over what has that name."""
+    demo = _demo(config)
+    if demo is None or not config.workspace:
         return
     folder = Path(config.workspace)
-    if (folder / "NOTES.md").exists() and not (folder / "notes.py").exists():
+    if (folder / demo.writes).exists() and not (folder / demo.known).exists():
         raise InvalidConfig(
-            "the built-in script works on its own files and would overwrite NOTES.md there: "
+            f"the built-in script works on its own files and would overwrite {demo.writes} there: "
             "leave the workspace out, or give a script of your own"
         )
 

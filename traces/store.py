@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from cyberagent.core.anchor import AnchorRevision
 from cyberagent.core.errors import NotFound
 from cyberagent.core.events import Event
-from cyberagent.core.ports import Appended, CallEnd, CommandEnd, NewTrace
+from cyberagent.core.ports import Appended, CallEnd, CommandEnd, NewTrace, TreeTrace
 from cyberagent.core.types import CallRecord, Json, Message, TraceState, TraceStatus
 from traces import models, paths, rows, write
 from traces.threads import in_reader, in_writer
+from traces.trees import read_anchors, read_tree
 
 T = TypeVar("T")
 
@@ -27,8 +29,7 @@ class OrmStore:
 
     async def create_trace(self, new: NewTrace) -> TraceState:
         # A child trace is driven by the run that spawned it: it is born with the same owner.
-        lease = {"lease_owner": self.owner} if self.owner and new.parent_trace else {}
-        return await in_writer(write.create_trace, new, **lease)
+        return await in_writer(write.create_trace, new, driver=self.owner)
 
     async def trace(self, trace_id: str) -> TraceState:
         return await in_reader(read_trace, trace_id)
@@ -111,6 +112,12 @@ class OrmStore:
 
     async def events(self, trace_id: str, after: int = 0, limit: int = 1000) -> list[Event]:
         return await in_reader(read_events, trace_id, after, limit)
+
+    async def tree(self, trace_id: str) -> list[TreeTrace]:
+        return await in_reader(read_tree, trace_id)
+
+    async def anchors(self, trace_id: str) -> tuple[AnchorRevision, ...]:
+        return await in_reader(read_anchors, trace_id)
 
 
 # Reading -----------------------------------------------------------------------------------

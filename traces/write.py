@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Max
 
-from cyberagent.core.errors import Conflict, LeaseLost, NotFound
+from cyberagent.core.anchor import AnchorRevision
+from cyberagent.core.errors import Conflict, InvalidInput, LeaseLost, NotFound
 from cyberagent.core.events import CallStarted, Event, MessageStored, StatusChanged
 from cyberagent.core.ports import Appended, CallEnd, CommandEnd, NewTrace
 from cyberagent.core.types import CallRecord, Json, Message, TraceState, TraceStatus
-from traces import live, models, ports, rows, sql
+from traces import live, models, ports, rows, sql, verdict_rows
 from traces.place import (
     PLACE_COLUMNS,
     PLACE_NAMES,
@@ -36,8 +38,15 @@ from traces.projection import refresh as refresh_knowledge
 # Traces ------------------------------------------------------------------------------------
 
 
-def create_trace(new: NewTrace, **columns: Any) -> TraceState:
-    """Store an empty trace; ``columns`` are further columns of its row (``owner_id`` …)."""
+def create_trace(new: NewTrace, *, driver: str = "", **columns: Any) -> TraceState:
+    """Store an empty trace, and its anchor as the first revision; ``columns`` are further columns
+    of its row (``owner_id`` …). A child trace is seen by those who see its parent; with ``driver``
+    it is made only for who holds the lease of its parent, and is theirs from the start.
+
+    Raises NotFound and LeaseLost (the parent), InvalidInput (an anchor that is no root's); then
+    nothing was written."""
+    if new.parent_trace and new.anchor:
+        raise InvalidInput("a sub-agent has no anchor of its own: that of its root holds")
     config = dict(new.config)
     row = models.Trace(
         mission=rows.hold(new.mission),
@@ -53,18 +62,36 @@ def create_trace(new: NewTrace, **columns: Any) -> TraceState:
     )
     with transaction.atomic():
         if new.parent_trace:
-            row.owner_id, row.shared = _access_of(new.parent_trace)
+            _under(row, _lock(new.parent_trace, driver), driver)
         row.save(force_insert=True)
+        if new.anchor:
+            by = row.owner.get_username() if row.owner else ""
+            first = AnchorRevision(anchor=new.anchor, by=by, at=rows.iso(row.created_at))
+            add_anchor(row.pk, 1, first, by_id=row.owner_id)
         _tell(row.pk, 0)
     return rows.state_from(row.__dict__)
 
 
-def _access_of(parent: str) -> tuple[Any, bool]:
-    """A child trace is seen by those who see its parent."""
-    found = models.Trace.objects.filter(pk=parent).values_list("owner_id", "shared").first()
-    if found is None:
-        raise NotFound("trace", parent)
-    return found
+def _under(row: models.Trace, parent: rows.Row, driver: str) -> None:
+    """Make ``row`` a child trace of ``parent``, which is locked. Times of one parent's children
+    grow, so that their order is the one in which they were made."""
+    found = models.Trace.objects.filter(pk=parent["id"])
+    row.owner_id, row.shared = found.values_list("owner_id", "shared")[0]
+    row.lease_owner = row.lease_owner or driver
+    siblings = models.Trace.objects.filter(parent_trace_id=parent["id"])
+    newest = siblings.aggregate(newest=Max("created_at"))["newest"]
+    if newest is not None and newest >= row.created_at:
+        row.created_at = newest + timedelta(milliseconds=1)
+
+
+def add_anchor(
+    trace_id: str, number: int, revision: AnchorRevision, *, by_id: int | None = None
+) -> None:
+    """Store revision ``number`` of a root's anchor. Raises InvalidInput for what no row holds."""
+    moment = rows.moment_of(revision.at) if revision.at else rows.now()
+    models.AnchorRevision.objects.create(
+        trace_id=trace_id, number=number, by_id=by_id, **rows.anchor_columns(revision, moment)
+    )
 
 
 def shown_columns(config: Mapping[str, Json]) -> dict[str, str]:
@@ -108,6 +135,8 @@ def append(
         numbered = _add_events(trace, events, moment, stored)
         if told := knowledge_in(events):
             refresh_knowledge(trace_id, told, moment)
+        if any("protocol" in m.metadata for m in stored):
+            verdict_rows.note(trace, stored)
         changes |= _fields(trace, events, status=status, context=context, turn=turn)
         state = _finish(trace, changes, numbered, goals, moment)
     return Appended(trace=state, messages=tuple(stored), events=tuple(numbered))

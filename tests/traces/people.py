@@ -57,7 +57,7 @@ def stored_trace(
 ) -> str:
     """The id of a trace without messages."""
     new = NewTrace(mission=mission, status=status)
-    return write.create_trace(new, owner=owner, **columns).id
+    return write.create_trace(new, owner_id=owner.pk if owner else None, **columns).id
 
 
 def conversation(trace_id: str) -> None:

@@ -94,18 +94,6 @@ def test_a_write_of_an_owner_that_lost_its_lease_is_refused_whole():
     write.append(trace, [message], owner="b")
 
 
-@pytest.mark.django_db
-def test_children_are_their_parents_matter_and_end_with_its_owner():
-    parent = queued()
-    lease.take(parent, "a")
-    new = NewTrace(mission="c", parent_trace=parent, status="running")
-    child = write.create_trace(new, lease_owner="a").id
-    own = write.create_trace(new, lease_owner="b").id
-    assert lease.due() == []
-    lease.interrupt_children(parent, "b")
-    assert (status_of(child), status_of(own)) == ("interrupted", "running")
-
-
 def at_once(act: Callable[[str], bool], owners: list[str]) -> list[str]:
     """The owners for whom ``act`` was true, each in a thread of its own, all at one moment."""
     won: list[str] = []

@@ -7,69 +7,156 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('traces', '0003_knowledge'),
+        ("traces", "0003_knowledge"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='ValidationResult',
+            name="ValidationResult",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('sequence', models.PositiveIntegerField()),
-                ('verdict', models.CharField(choices=[('passed', 'Passed'), ('failed', 'Failed'), ('unknown', 'Unknown')], max_length=16)),
-                ('reason', models.TextField(blank=True, default='')),
-                ('criteria', models.TextField(default='[]')),
-                ('task', models.TextField(blank=True, default='')),
-                ('is_root', models.BooleanField(default=False)),
-                ('packet_sha256', models.CharField(blank=True, default='', max_length=64)),
-                ('model', models.CharField(blank=True, default='', max_length=200)),
-                ('cost', models.FloatField(blank=True, null=True)),
-                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('trace', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='verdicts', to='traces.trace')),
-                ('validator', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='traces.trace')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("sequence", models.PositiveIntegerField()),
+                (
+                    "verdict",
+                    models.CharField(
+                        choices=[
+                            ("passed", "Passed"),
+                            ("failed", "Failed"),
+                            ("unknown", "Unknown"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                ("reason", models.TextField(blank=True, default="")),
+                ("criteria", models.TextField(default="[]")),
+                ("task", models.TextField(blank=True, default="")),
+                ("is_root", models.BooleanField(default=False)),
+                ("packet_sha256", models.CharField(blank=True, default="", max_length=64)),
+                ("model", models.CharField(blank=True, default="", max_length=200)),
+                ("cost", models.FloatField(blank=True, null=True)),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "trace",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="verdicts",
+                        to="traces.trace",
+                    ),
+                ),
+                (
+                    "validator",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to="traces.trace",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='VerdictReview',
+            name="VerdictReview",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('word', models.CharField(choices=[('passed', 'Passed'), ('failed', 'Failed'), ('unknown', 'Unknown')], max_length=16)),
-                ('confirms', models.BooleanField(help_text="The same word as the validator's.")),
-                ('criteria', models.TextField(default='{}')),
-                ('reason', models.CharField(blank=True, default='', max_length=64)),
-                ('comment', models.TextField(blank=True, default='')),
-                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, to=settings.AUTH_USER_MODEL)),
-                ('result', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='reviews', to='traces.validationresult')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "word",
+                    models.CharField(
+                        choices=[
+                            ("passed", "Passed"),
+                            ("failed", "Failed"),
+                            ("unknown", "Unknown"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                ("confirms", models.BooleanField(help_text="The same word as the validator's.")),
+                ("criteria", models.TextField(default="{}")),
+                ("reason", models.CharField(blank=True, default="", max_length=64)),
+                ("comment", models.TextField(blank=True, default="")),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "by",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, to=settings.AUTH_USER_MODEL
+                    ),
+                ),
+                (
+                    "result",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="reviews",
+                        to="traces.validationresult",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='AnchorRevision',
+            name="AnchorRevision",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.PositiveIntegerField()),
-                ('text', models.TextField()),
-                ('sha256', models.CharField(max_length=64)),
-                ('supersedes', models.CharField(blank=True, default='', max_length=64)),
-                ('by_name', models.CharField(blank=True, default='', help_text='The name at that time.', max_length=200)),
-                ('why', models.TextField(blank=True, default='')),
-                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, to=settings.AUTH_USER_MODEL)),
-                ('trace', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='anchor_revisions', to='traces.trace')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("number", models.PositiveIntegerField()),
+                ("text", models.TextField()),
+                ("sha256", models.CharField(max_length=64)),
+                ("supersedes", models.CharField(blank=True, default="", max_length=64)),
+                (
+                    "by_name",
+                    models.CharField(
+                        blank=True, default="", help_text="The name at that time.", max_length=200
+                    ),
+                ),
+                ("why", models.TextField(blank=True, default="")),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "by",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "trace",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="anchor_revisions",
+                        to="traces.trace",
+                    ),
+                ),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('trace', 'number'), name='anchor_number')],
+                "constraints": [
+                    models.UniqueConstraint(fields=("trace", "number"), name="anchor_number")
+                ],
             },
         ),
         migrations.AddIndex(
-            model_name='validationresult',
-            index=models.Index(fields=['-created_at'], name='verdict_newest'),
+            model_name="validationresult",
+            index=models.Index(fields=["-created_at"], name="verdict_newest"),
         ),
         migrations.AddConstraint(
-            model_name='validationresult',
-            constraint=models.UniqueConstraint(fields=('trace', 'sequence'), name='verdict_message'),
+            model_name="validationresult",
+            constraint=models.UniqueConstraint(
+                fields=("trace", "sequence"), name="verdict_message"
+            ),
         ),
     ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from cyberagent.core.errors import ImportRefused, InvalidInput
 from cyberagent.core.types import Json
 from cyberagent.trace.formats import claude_code, openai_chat, openai_export, trace_folder
 from cyberagent.trace.formats.claude_sessions import Found, find_claude_sessions
+from cyberagent.trace.formats.lineages import foreign
 from cyberagent.trace.formats.reading import (
     MAX_BYTES,
     JsonReader,
@@ -53,11 +54,13 @@ _LOOK_AT = 200
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format that can be read; ``title`` is for people."""
+    """A format that can be read; ``title`` is for people. ``is_ours``: what the framework
+    itself noted comes with it."""
 
     name: str
     title: str
     read: Callable[[Path], list[Imported]]
+    is_ours: bool = False
 
 
 FORMATS: dict[str, Format] = {
@@ -65,7 +68,12 @@ FORMATS: dict[str, Format] = {
     for f in (
         Format(claude_code.NAME, "Claude Code session", lambda path: [claude_code.read(path)]),
         Format(openai_chat.NAME, "chat-completions messages", openai_chat.read),
-        Format(trace_folder.NAME, "trace folder or zip", lambda path: [trace_folder.read(path)]),
+        Format(
+            trace_folder.NAME,
+            "trace folder or zip",
+            lambda path: [trace_folder.read(path)],
+            is_ours=True,
+        ),
     )
 }
 EXPORTS = ("trace", "trace_zip", openai_chat.NAME)
@@ -80,7 +88,10 @@ def read_transcript(path: Path, format: str = "auto") -> list[Imported]:
     name = detect(path) if format == "auto" else format
     if name not in FORMATS:
         raise InvalidInput(f"unknown format {name!r}; known are {', '.join(FORMATS)}")
-    return FORMATS[name].read(path)
+    found = FORMATS[name].read(path)
+    if FORMATS[name].is_ours:
+        return found
+    return [replace(one, trace=foreign(one.trace)) for one in found]
 
 
 def detect(path: Path) -> str:

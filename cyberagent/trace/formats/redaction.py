@@ -6,19 +6,23 @@ Source: docs/formats.md, "Redaction".
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any, cast
 
 from cyberagent.core.events import Event
 from cyberagent.core.types import File, Json, Message, Part, Reasoning, Text, ToolCall
+from cyberagent.trace.formats.lineages import transcript
 from cyberagent.trace.formats.reading import is_list, is_object
 from cyberagent.trace.formats.values import TraceBundle
 
 Clean = Callable[[str], str]
 
 # Strings of events that name something; changing them would break what they point at.
-_NAMES = frozenset({"id", "name", "branch_id", "branch_type", "status", "trace", "child", "at"})
+_NAMES = frozenset(
+    {"id", "name", "branch_id", "branch_type", "status", "trace", "child", "at", "validator",
+     "sha256", "supersedes"}
+)  # fmt: skip
 
 
 def redacted(bundle: TraceBundle, clean: Clean) -> TraceBundle:
@@ -26,8 +30,25 @@ def redacted(bundle: TraceBundle, clean: Clean) -> TraceBundle:
 
     Ids, names and base64 data stay. A window's content that ``clean`` would change is left out
     whole, and calls keep their hashes: a window that held a secret cannot be rebuilt any more,
-    and says so, rather than being rebuilt to something that was never sent.
+    and says so, rather than being rebuilt to something that was never sent. For the same reason
+    a recursive run whose anchor or records would change becomes a transcript.
     """
+    if any(cleaned(value, clean) != value for value in _records(bundle)):
+        bundle = transcript(bundle)
+    return _redacted(bundle, clean)
+
+
+def _records(bundle: TraceBundle) -> Iterator[Json]:
+    """What of a tree is bound by hashes."""
+    for one in bundle.walk():
+        yield [r.to_json() for r in one.anchors]
+        for message in one.messages:
+            yield message.metadata.get("protocol")
+            snapshot: Json = message.metadata.get("snapshot")
+            yield snapshot.get("protocol") if is_object(snapshot) else None
+
+
+def _redacted(bundle: TraceBundle, clean: Clean) -> TraceBundle:
     state = bundle.state
     return replace(
         bundle,
@@ -43,7 +64,7 @@ def redacted(bundle: TraceBundle, clean: Clean) -> TraceBundle:
         calls=tuple(replace(c, error=clean(c.error)) for c in bundle.calls),
         blobs={name: data for name, data in bundle.blobs.items() if _harmless(data, clean)},
         goals=cleaned(bundle.goals, clean),
-        children=tuple(redacted(child, clean) for child in bundle.children),
+        children=tuple(_redacted(child, clean) for child in bundle.children),
     )
 
 

@@ -29,6 +29,7 @@ from cyberagent.trace.formats.trace_values import (
     call_to_json,
     event_value,
     message_from_json,
+    revisions_from_json,
     state_from_json,
     state_to_json,
 )
@@ -54,6 +55,8 @@ def files_of(bundle: TraceBundle, prefix: str = "") -> Iterator[tuple[str, bytes
     try:
         meta = state_to_json(bundle.state) | {"counts": _counts(bundle)}
         names = _child_names(bundle.children)
+        if bundle.anchors:
+            meta["anchors"] = [r.to_json() for r in bundle.anchors]
         yield prefix + "meta.json", _document(meta | {"children": names})
         yield prefix + "goal.json", _document(bundle.goals)
         yield prefix + "messages.jsonl", _lines(m.to_json() for m in bundle.messages)
@@ -236,6 +239,7 @@ class _Reader:
             calls=self._lines(prefix + "calls.jsonl", call_from_json),
             blobs=self._blobs(f"{prefix}blobs/"),
             goals=self._goals(prefix + "goal.json"),
+            anchors=revisions_from_json(meta.get("anchors", []), f"{prefix}meta.json"),
         )
         if meta.get("counts") != _counts(found):
             raise InvalidInput(f"{prefix}meta.json counts other rows than there are: it was cut")

@@ -12,6 +12,8 @@ from dataclasses import Field, fields, replace
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from cyberagent.core.anchor import AnchorRevision
+from cyberagent.core.context_policy import normalize_root_task_anchor
 from cyberagent.core.errors import InvalidInput
 from cyberagent.core.events import Event, event_from_json
 from cyberagent.core.types import CallRecord, Json, Message, TraceState, Usage
@@ -82,6 +84,24 @@ def call_from_json(value: Json, where: str) -> CallRecord:
         data["usage"] = _read(Usage.from_json, data["usage"], where)
         check_fields(data["usage"], f"{where}, usage")
     return _made(CallRecord, data, where)
+
+
+def revisions_from_json(value: Json, where: str) -> tuple[AnchorRevision, ...]:
+    """The revisions of an anchor, each with the hash that it says and the one before it. Raises
+    InvalidInput."""
+    if not is_list(value):
+        raise InvalidInput(f"{where} has malformed anchors")
+    found: list[AnchorRevision] = []
+    for number, item in enumerate(value, 1):
+        data = dict(an_object(item, f"{where}, anchor {number}"))
+        hashed = data.pop("sha256", None)
+        data["anchor"] = normalize_root_task_anchor(data.get("anchor"))
+        revision = _made(AnchorRevision, data, f"{where}, anchor {number}")
+        before = found[-1].anchor.sha256 if found else ""
+        if (hashed, revision.supersedes) != (revision.anchor.sha256, before):
+            raise InvalidInput(f"{where}, anchor {number} does not have the hashes that it names")
+        found.append(revision)
+    return tuple(found)
 
 
 def an_object(value: Json, where: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from cyberagent.core.anchor import AnchorRevision
 from cyberagent.core.errors import InvalidInput
 from cyberagent.core.events import Event
 from cyberagent.core.types import CallRecord, Json, Message, TraceState, clean_text
@@ -25,6 +26,7 @@ class TraceBundle:
 
     ``goals`` is the plan as JSON, for people: stores rebuild it by replay. ``children`` are
     the traces of sub-agents; ``state.parent_message`` of a child is a sequence in this trace.
+    ``anchors``: the revisions of a recursive root's anchor, the oldest first.
     """
 
     state: TraceState
@@ -34,6 +36,7 @@ class TraceBundle:
     blobs: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     goals: Mapping[str, Json] | None = None
     children: tuple[TraceBundle, ...] = ()
+    anchors: tuple[AnchorRevision, ...] = ()
 
     def walk(self) -> Iterator[TraceBundle]:
         """This trace, then its descendants, depth first."""

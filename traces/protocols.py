@@ -1,0 +1,90 @@
+"""The protocol state of a stored trace, for pages, commands and the API.
+
+Source: docs/rows.md, "Trees"; docs/protocol.md, "Protocol state".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from cyberagent.core.anchor import AnchorRevision, RootTaskAnchor
+from cyberagent.core.lineage import open_protocol
+from cyberagent.core.ports import TreeTrace
+from cyberagent.core.protocol import ProtocolState, replay_protocol
+from cyberagent.core.types import Message, TraceState
+from traces import records, trees
+from traces.models import Trace
+from traces.store import OrmStore, read_messages, read_trace
+
+T = TypeVar("T")
+
+
+def protocol_of(trace: Trace | str, head: int | None = None) -> ProtocolState | None:
+    """What is in force for a trace, under those above it up to the root; None where it is not
+    recursive. ``head``: as of that message (None: of its head).
+
+    Its cost does not grow with what stands between the messages that carry entries. Raises
+    NotFound, InvalidInput where the root has no anchor, InvalidTaskValue where a record is
+    damaged."""
+    trace_id = trace if isinstance(trace, str) else trace.pk
+    path = records.protocol_path(trace_id, head)
+    return _at_once(open_protocol(_Records(), read_trace(trace_id), path))
+
+
+def records_of(trace: Trace | str, head: int | None = None) -> list[Message]:
+    """The messages of a path that may carry entries, by depth; see
+    :func:`traces.records.recorded`."""
+    return records.recorded(trace if isinstance(trace, str) else trace.pk, head)
+
+
+def state_of(
+    trace: Trace | str, recorded: Sequence[Message], anchor: RootTaskAnchor
+) -> ProtocolState:
+    """The state that follows from a trace's own records under an anchor of the caller's choice,
+    whatever the traces above it hand down. Raises InvalidTaskValue."""
+    trace_id = trace if isinstance(trace, str) else trace.pk
+    return replay_protocol(recorded, trace_id=trace_id, anchor=anchor)
+
+
+def tree_of(trace: Trace) -> list[Trace]:
+    """All traces of the tree of ``trace``: parents before their children, those of one parent
+    in the order in which they were made."""
+    return trees.in_order(trace.pk)
+
+
+def root_of(trace: Trace) -> Trace:
+    """The trace at the root of the tree of ``trace``."""
+    return trace if trace.parent_trace_id is None else trees.root(trace.pk).get()
+
+
+class _Records(OrmStore):
+    """Rows read in the caller's own thread, paths as far as the protocol needs them."""
+
+    async def trace(self, trace_id: str) -> TraceState:
+        return read_trace(trace_id)
+
+    async def path(
+        self, trace_id: str, *, head: int | None = None, first: int = 1, last: int | None = None
+    ) -> list[Message]:
+        return records.protocol_path(trace_id, head)
+
+    async def messages(self, trace_id: str, sequences: Sequence[int]) -> dict[int, Message]:
+        return read_messages(trace_id, sequences)
+
+    async def anchors(self, trace_id: str) -> tuple[AnchorRevision, ...]:
+        return trees.read_anchors(trace_id)
+
+    async def tree(self, trace_id: str) -> list[TreeTrace]:
+        return trees.read_tree(trace_id)
+
+
+def _at_once(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing: pages have no event loop, and another
+    thread's connection would not see what this one's transaction has written."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    work.close()
+    raise RuntimeError("reading rows for the protocol had to wait for something")
