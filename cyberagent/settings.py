@@ -318,6 +318,8 @@ AGENT_VARIABLES: dict[str, tuple[str, type[int] | type[float]]] = {
     "AGENT_TOKEN_SOFT_LIMIT": ("token_soft_limit", int),
     "AGENT_TOKEN_HARD_LIMIT": ("token_hard_limit", int),
     "AGENT_MAX_COST": ("max_cost", float),
+    "AGENT_MAX_TREE_STEPS": ("max_tree_steps", int),
+    "AGENT_VALIDATOR_TIMEOUT_SECS": ("validator_timeout_seconds", float),
 }
 
 AGENT_LIMITS: dict[str, int | float] = {

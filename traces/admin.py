@@ -1,27 +1,36 @@
 """Django's admin over traces: to look up, not to change. What a run consists of is append-only,
-and what operators do goes through ``traces.commands``. Source: docs/access.md."""
+and what operators do goes through ``traces.commands``; a root anchor alone is revised here
+(``traces.admin_anchors``). Source: docs/access.md."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Model
 from django.http import HttpRequest
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
 
 from traces import access
-from traces.models import ApiToken, Command, Knowledge, ModelCall, SignInLink, Trace
+from traces.admin_anchors import AnchorRevisionAdmin
+from traces.admin_base import ReadOnly
+from traces.models import (
+    AnchorRevision,
+    ApiToken,
+    Command,
+    Knowledge,
+    ModelCall,
+    SignInLink,
+    Trace,
+    ValidationResult,
+    VerdictReview,
+)
+from traces.rendering import page_text
+from traces.rows import held
 
-
-class ReadOnly(admin.ModelAdmin):
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
+admin.site.register(AnchorRevision, AnchorRevisionAdmin)
 
 
 @admin.register(Trace)
@@ -56,6 +65,45 @@ class KnowledgeAdmin(ReadOnly):
     list_display = ("trace_id", "name", "text", "status", "judge", "created_at")
     list_filter = ("status",)
     show_full_result_count = False
+
+
+@admin.register(ValidationResult)
+class ValidationResultAdmin(ReadOnly):
+    list_display = ("trace_id", "sequence", "verdict", "task_", "model", "cost", "created_at")
+    list_filter = ("verdict", "is_root")
+    search_fields = ("trace__id", "task")
+    fields = (
+        "trace", "sequence", "validator", "verdict", "reason_", "criteria_", "task_", "is_root",
+        "packet_sha256", "model", "cost", "created_at",
+    )  # fmt: skip
+    show_full_result_count = False
+
+    @admin.display(description=_("Task"))
+    def task_(self, row: ValidationResult) -> str:
+        return page_text(held(row.task))
+
+    @admin.display(description=_("Reason"))
+    def reason_(self, row: ValidationResult) -> str:
+        return page_text(held(row.reason))
+
+    @admin.display(description=_("Criteria"))
+    def criteria_(self, row: ValidationResult) -> SafeString:
+        told = (f"{c['id']} {c['criterion']}: {c['verdict']}" for c in json.loads(row.criteria))
+        return format_html_join("", "<p>{}</p>", ((page_text(line),) for line in told))
+
+
+@admin.register(VerdictReview)
+class VerdictReviewAdmin(ReadOnly):
+    list_display = ("result", "word", "confirms", "reason", "by", "created_at")
+    list_filter = ("word", "confirms")
+    list_select_related = ("result", "by")
+    search_fields = ("result__trace__id",)
+    fields = ("result", "word", "confirms", "criteria", "reason", "comment_", "by", "created_at")
+    show_full_result_count = False
+
+    @admin.display(description=_("Comment"))
+    def comment_(self, row: VerdictReview) -> str:
+        return page_text(held(row.comment))
 
 
 @admin.register(ApiToken)

@@ -93,6 +93,9 @@ class StartIn(Strict):
     )
     skills: list[Line] = Field(default_factory=list, max_length=50)
     shared: bool = False
+    anchor: dict[str, Any] | None = Field(
+        default=None, description="objective, completion_criteria, constraints; preset `recursive`"
+    )
 
     model_config = ConfigDict(
         extra="forbid",
@@ -109,6 +112,59 @@ class StartIn(Strict):
 class Started(Schema):
     id: str
     status: str
+
+
+# Root anchors ------------------------------------------------------------------------------
+
+
+class AnchorRevisionOut(Schema):
+    number: int
+    anchor: dict[str, Any]
+    sha256: str = Field(description="of the anchor's canonical JSON")
+    supersedes: str = Field(description="SHA-256 of the one before; empty for the first")
+    by: str = Field(description="the name at that time; empty for the first")
+    at: datetime
+    why: str
+
+
+class AnchorOut(Schema):
+    trace: str = Field(description="the run at the root of the tree")
+    anchor: dict[str, Any]
+    sha256: str
+    revisions: list[AnchorRevisionOut]
+
+
+class AnchorChangeOut(Schema):
+    field: str
+    added: list[str]
+    removed: list[str]
+
+
+class ContractChangeOut(Schema):
+    trace: str
+    objective: str
+    gets: list[str] = Field(description="constraints that it gets added")
+    loses: list[str] = Field(description="constraints of an earlier revision that it has no more")
+    problem: str = Field(description="why they do not fit; empty where they do")
+
+
+class AnchorPreviewOut(Schema):
+    trace: str
+    number: int
+    anchor: dict[str, Any]
+    sha256: str
+    supersedes: str
+    changes: list[AnchorChangeOut]
+    contracts: list[ContractChangeOut]
+    told: list[str] = Field(description="traces that would be told")
+    problem: str = Field(description="why it would be refused; empty where it would not")
+
+
+class ReviseIn(Strict):
+    anchor: dict[str, Any] = Field(description="objective, completion_criteria, constraints")
+    why: str = Field(default="", description="needed, but for a dry run")
+    expected_sha256: Line = Field(description="of the anchor that you saw: 409 if it is another")
+    dry_run: bool = False
 
 
 # Messages, calls, events -------------------------------------------------------------------

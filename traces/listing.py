@@ -5,21 +5,20 @@ Source: docs/api.md, "Addresses".
 
 from __future__ import annotations
 
-import base64
-import binascii
 from dataclasses import dataclass
-from datetime import datetime
 
-from django.db.models import Q, QuerySet
+from django.db.models import OuterRef, QuerySet, Subquery
 
 from cyberagent.core.errors import InvalidInput
-from traces.models import Trace
+from traces import paging
+from traces.models import Trace, ValidationResult, Word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
     """Empty fields do not filter. ``parent``: sub-agents of that trace; empty: roots only.
-    ``status`` may name several, separated by commas."""
+    ``status`` may name several, separated by commas; ``verdict``: what the newest one on the
+    run's own answer says; ``since`` and ``until``: days, both inclusive, in UTC."""
 
     status: str = ""
     preset: str = ""
@@ -28,20 +27,21 @@ class Filter:
     origin: str = ""
     search: str = ""
     parent: str = ""
+    verdict: str = ""
+    since: str = ""
+    until: str = ""
 
 
 def page(
     traces: QuerySet[Trace], wanted: Filter, *, cursor: str = "", limit: int = 100
 ) -> tuple[list[Trace], str | None]:
     """At most ``limit`` of ``traces``, newest first, after ``cursor``; and the next cursor.
-    Raises InvalidInput for a status that does not exist or a cursor that is not one of ours."""
-    found = narrowed(traces, wanted)
-    if cursor:
-        at, last = _read_cursor(cursor)
-        found = found.filter(Q(created_at__lt=at) | Q(created_at=at, pk__lt=last))
+    Raises InvalidInput for a status, verdict or day that does not exist, or a cursor that is not
+    one of ours."""
+    found = paging.older(narrowed(traces, wanted), cursor)
     rows = list(found.select_related("owner").order_by("-created_at", "-pk")[: limit + 1])
     more = len(rows) > limit
-    return rows[:limit], _cursor(rows[limit - 1]) if more else None
+    return rows[:limit], paging.cursor_of(rows[limit - 1]) if more else None
 
 
 def narrowed(traces: QuerySet[Trace], wanted: Filter) -> QuerySet[Trace]:
@@ -51,7 +51,7 @@ def narrowed(traces: QuerySet[Trace], wanted: Filter) -> QuerySet[Trace]:
         "origin": wanted.origin,
         "owner__username": wanted.owner,
     }
-    for text in (*exact.values(), wanted.search, wanted.parent):
+    for text in (*exact.values(), wanted.search, wanted.parent, wanted.since, wanted.until):
         if "\0" in text:
             raise InvalidInput("a filter must not hold NUL")
     found = traces.filter(parent_trace=wanted.parent or None)
@@ -60,7 +60,13 @@ def narrowed(traces: QuerySet[Trace], wanted: Filter) -> QuerySet[Trace]:
         found = found.filter(status__in=_statuses(wanted.status))
     for word in wanted.search.split():
         found = found.filter(mission__icontains=word)
-    return found
+    if wanted.verdict:
+        if wanted.verdict not in Word.values:
+            raise InvalidInput(f"verdict must be one of {', '.join(Word.values)}")
+        own = ValidationResult.objects.filter(trace=OuterRef("pk")).order_by("-sequence")
+        found = found.annotate(newest_verdict=Subquery(own.values("verdict")[:1]))
+        found = found.filter(newest_verdict=wanted.verdict)
+    return paging.until(paging.since(found, "since", wanted.since), "until", wanted.until)
 
 
 def _statuses(text: str) -> list[str]:
@@ -71,20 +77,3 @@ def _statuses(text: str) -> list[str]:
                 f"status must be of {', '.join(Trace.Status.values)}, not {status!r}"
             )
     return wanted
-
-
-def _cursor(trace: Trace) -> str:
-    text = f"{trace.created_at.isoformat()} {trace.pk}"
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
-
-
-def _read_cursor(cursor: str) -> tuple[datetime, str]:
-    try:
-        padded = cursor.encode() + b"=" * (-len(cursor) % 4)
-        at, last = base64.urlsafe_b64decode(padded).decode().split(" ")
-        moment = datetime.fromisoformat(at)
-        if moment.tzinfo is None or "\0" in last:
-            raise ValueError
-    except (ValueError, binascii.Error, UnicodeError):
-        raise InvalidInput("the cursor is not one that this list gave") from None
-    return moment, last

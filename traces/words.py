@@ -13,6 +13,8 @@ ENGINE = (
     gettext_noop("Short turns with a todo list; five layers of compaction"),
     gettext_noop("A todo list; old tool output is pruned, then all is summarised"),
     gettext_noop("Questions about files: reads, never writes"),
+    gettext_noop("Work shared out to sub-agents under one root task, each result validated"),
+    gettext_noop("Judges the work of another agent by its packet alone"),
     gettext_noop("OpenAI and compatible endpoints"),
     gettext_noop("Set OPENAI_API_KEY, or OPENAI_BASE_URL for another endpoint."),
     gettext_noop("Anthropic"),

@@ -9,6 +9,7 @@ from django.utils import translation
 from django.utils.translation import gettext
 
 from cyberagent import presets
+from cyberagent.providers import choosing
 from cyberagent.trace.formats import FORMATS
 from traces import words
 
@@ -59,7 +60,7 @@ def test_every_text_of_the_templates_is_in_the_catalogue() -> None:
 
 def test_what_the_engine_says_on_pages_is_translated() -> None:
     said = {p.label for p in presets.PRESETS.values()} | {f.title for f in FORMATS.values()}
-    for status in presets.provider_status({}):
+    for status in choosing.provider_status({}):
         if status.name != "replay":
             said |= {status.label, status.needs} - {""}
     assert sorted(said - set(words.ENGINE)) == []

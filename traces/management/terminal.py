@@ -11,6 +11,7 @@ import io
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -19,7 +20,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from cyberagent.core.errors import CyberAgentError, NotFound
+from cyberagent.core.errors import CyberAgentError, InvalidInput, NotFound
 from cyberagent.core.types import Json, clean_text
 from traces.access import local_admin
 from traces.database import ensure_database
@@ -97,6 +98,23 @@ def existing_trace(trace_id: str) -> Trace:
     if trace is None:
         raise NotFound("trace", trace_id)
     return trace
+
+
+LARGEST_FILE = 4_000_000
+"""Bytes of a text file that a command's option names."""
+
+
+def text_of(file: Path, option: str) -> str:
+    """The text of a file that ``option`` names. Raises InvalidInput where it is too large or
+    not UTF-8, OSError where it cannot be read."""
+    with file.open("rb") as opened:
+        content = opened.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise InvalidInput(f"{option}: {file} is larger than {LARGEST_FILE:,} bytes")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{option}: {file} is not UTF-8 text") from None
 
 
 def owner_named(name: str | None) -> Any:

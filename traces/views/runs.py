@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils.http import urlencode
@@ -14,15 +15,21 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from cyberagent.compaction.policy import POLICIES
+from cyberagent.core.anchor import MAX_ANCHOR_CHARS
 from cyberagent.core.config import RunConfig
 from cyberagent.core.errors import InvalidInput, NotFound
-from cyberagent.presets import PRESETS, ProviderStatus, provider_status
+from cyberagent.presets import PRESETS
+from cyberagent.providers.choosing import ProviderStatus, provider_status
 from traces import access, first_run, listing, starting
-from traces.models import Trace
+from traces.anchor_form import AnchorErrors, anchor_of
+from traces.models import Trace, Word
+from traces.rows import held
 from traces.views.base import html, page, wants_part
 
 PAGE = 50
-FILTERS = ("status", "preset", "model", "origin", "search")
+FILTERS = (
+    "status", "preset", "model", "origin", "search", "owner", "verdict", "since", "until",
+)  # fmt: skip
 
 
 @require_safe
@@ -49,9 +56,18 @@ def runs(request: HttpRequest) -> HttpResponse:
         "statuses": Trace.Status.choices,
         "presets": sorted({*PRESETS, given["preset"]} - {""}),
         "origins": origins,
+        "owners": _owners(visible),
+        "verdicts": Word.choices,
         "can_act": access.has_role(request.user, "operator"),
     }
     return html(request, "traces/runs.html", context)
+
+
+def _owners(visible: QuerySet[Trace]) -> list[str]:
+    """The names of those whose runs the list may show; none where there is but one."""
+    names = visible.filter(owner__isnull=False).values_list("owner__username", flat=True)
+    found = sorted(held(n) for n in names.distinct())
+    return found if len(found) > 1 else []
 
 
 def _query(given: Mapping[str, str], cursor: str | None) -> str:
@@ -65,6 +81,10 @@ def _query(given: Mapping[str, str], cursor: str | None) -> str:
 
 _WHOLE = {"context_window": int, "max_output_tokens": int}
 _LIMITS: dict[str, type[int] | type[float]] = {"max_steps": int, "max_cost": float}
+_TREE_LIMITS: dict[str, type[int] | type[float]] = {"max_tree_steps": int}
+
+PLAYED = ("scripted", "replay")
+"""Providers that say what was written beforehand: none of them can judge."""
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -76,8 +96,13 @@ def new_run(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         try:
             config, shared = run_config(given), bool(given.get("shared"))
-            trace = starting.start_for(request.user, given["mission"], config, shared=shared)
+            anchor = anchor_of(given) if _is_recursive(given) else None
+            trace = starting.start_for(
+                request.user, given["mission"], config, shared=shared, anchor=anchor
+            )
             return redirect("run", trace.pk)
+        except AnchorErrors as error:
+            errors |= error.fields
         except FieldError as error:
             errors[error.field] = str(error)
         except access.RoleNeeded as error:  # an operator's role is there: it is about the folder
@@ -90,8 +115,12 @@ def new_run(request: HttpRequest) -> HttpResponse:
         "given": given,
         "errors": errors,
         "providers": offered(),
-        "presets": PRESETS.values(),
+        "presets": [p for p in PRESETS.values() if p.offered],
         "policies": POLICIES,
+        "recursive": next((p for p in PRESETS.values() if p.recursive), None),
+        "validators": [p for p in offered() if p.name not in PLAYED],
+        "most": MAX_ANCHOR_CHARS,
+        "most_shown": f"{MAX_ANCHOR_CHARS:,}",
     }
     return html(request, "traces/new_run.html", context, status=422 if errors else 200)
 
@@ -133,10 +162,36 @@ def run_config(given: Mapping[str, str]) -> RunConfig:
         data["temperature"] = number
     if data["provider"] == "replay":
         data["provider_options"] = {"trace": _replayed(given), "speed": REPLAY_SPEED}
-    limits = {n: v for n, kind in _LIMITS.items() if (v := _number(given, n, kind)) is not None}
+    known = _LIMITS
+    if _is_recursive(given):
+        known = _LIMITS | _TREE_LIMITS
+        data |= _of_tree(given)
+    limits = {n: v for n, kind in known.items() if (v := _number(given, n, kind)) is not None}
     if limits:
         data["limits"] = limits
     return RunConfig.from_json(data)
+
+
+def _is_recursive(given: Mapping[str, str]) -> bool:
+    """Whether the fields of the root anchor and of sub-agents are shown, and count."""
+    preset = PRESETS.get(given.get("preset", ""))
+    return preset is not None and preset.recursive
+
+
+def _of_tree(given: Mapping[str, str]) -> dict[str, Any]:
+    """Settings of sub-agents and of the validator."""
+    found: dict[str, Any] = {"children": given.get("children") or "serial"}
+    names = ("provider", "model")
+    own = {n: v for n in names if (v := given.get(f"validator_{n}", "").strip())}
+    if provider := own.get("provider"):
+        chosen = next((p for p in offered() if p.name == provider and p.name not in PLAYED), None)
+        if chosen is None:
+            raise FieldError("validator_provider", _("Choose a provider."))
+        if not chosen.usable:
+            raise FieldError("validator_provider", chosen.needs)
+        if chosen.needs_model and "model" not in own and provider != given.get("provider"):
+            raise FieldError("validator_model", _("This provider needs the name of a model."))
+    return found | ({"validator": own} if own else {})
 
 
 REPLAY_SPEED = 240
@@ -178,11 +233,13 @@ def _field_of(text: str) -> str:
     known = {
         "mission", "provider", "model", "workspace", "preset", "policy", "temperature", "language",
     }  # fmt: skip
-    return first if first in known | set(_WHOLE) | set(_LIMITS) else "form"
+    return first if first in known | set(_WHOLE) | set(_LIMITS) | set(_TREE_LIMITS) else "form"
 
 
 @require_POST
 @page
 def demo(request: HttpRequest) -> HttpResponse:
+    """A demo by its name: ``demo`` where none is given."""
     access.require(request.user, "operator")
-    return redirect("run", first_run.start_demo(request.user).pk)
+    made = first_run.start_demo(request.user, request.POST.get("name") or "demo")
+    return redirect("run", made.pk)

@@ -12,14 +12,16 @@ from django.core.management.base import CommandParser
 from django.db import transaction
 
 from cyberagent.compaction.policy import POLICIES
+from cyberagent.core.anchor import RootTaskAnchor
 from cyberagent.core.config import Limits, RunConfig
+from cyberagent.core.context_policy import read_root_task_anchor
 from cyberagent.core.errors import Conflict, InvalidInput
 from cyberagent.core.types import Json
-from cyberagent.presets import PRESETS, resolve
-from cyberagent.providers.scripted import load_script
+from cyberagent.presets import PRESETS, preset_named, resolve
+from cyberagent.providers.script import BUILT_IN, load_script
 from traces import commands, first_run, lease, live
 from traces.management.drawing import Drawing
-from traces.management.terminal import TerminalCommand, owner_named
+from traces.management.terminal import TerminalCommand, owner_named, text_of
 from traces.models import Trace
 from traces.runs import drive, environment, new_owner
 from traces.starting import check
@@ -27,6 +29,7 @@ from traces.store import in_writer
 from traces.stream import follow
 
 LARGEST_PROMPT = 1_000_000
+OFFERED = [p.name for p in PRESETS.values() if p.offered]
 
 
 class Command(TerminalCommand):
@@ -36,6 +39,10 @@ class Command(TerminalCommand):
   manage.py run "Why do the tests fail?" --provider openai --model gpt-4o-mini --workspace .
   manage.py run "…" --provider openai --base-url http://localhost:11434/v1 --model qwen3
   manage.py run "…" --provider scripted --script turns.yaml --json | tail -1
+  manage.py run --preset recursive           the demo with sub-agents, validated and reviewed
+  manage.py run "Fix it" --preset recursive --anchor task.json --provider openai --model gpt-5
+
+An anchor is JSON: {"objective": "…", "completion_criteria": ["…"], "constraints": []}.
 
 Ctrl-C stops the run and stores that; a second one leaves at once. Exit codes: 0 completed,
 1 failed, stopped or paused, 2 could not be started, 130 stopped by Ctrl-C.
@@ -45,12 +52,22 @@ Ctrl-C stops the run and stores that; a second one leaves at once. Exit codes: 0
         parser.add_argument("mission", nargs="?", help="what to do (the demo has its own)")
         parser.add_argument("--provider", help="default: scripted")
         parser.add_argument("--model", default="")
-        parser.add_argument("--preset", default="cyber", help=", ".join(PRESETS))
+        parser.add_argument("--preset", default="cyber", help=", ".join(OFFERED))
         parser.add_argument(
             "--policy", help=f"how windows are kept small: {', '.join(POLICIES)}; else the preset's"
         )
+        parser.add_argument(
+            "--anchor", type=Path, metavar="FILE", help="root task anchor of a recursive run"
+        )
+        parser.add_argument(
+            "--children", choices=("serial", "parallel"), help="how sub-agents work (serial)"
+        )
+        parser.add_argument("--validator-provider", help="who validates; default: the run's own")
+        parser.add_argument("--validator-model", default="")
         parser.add_argument("--workspace", type=Path, help="folder that file tools are kept in")
-        parser.add_argument("--script", help="YAML file of the scripted provider, or demo")
+        parser.add_argument(
+            "--script", help=f"YAML file of the scripted provider, or {', '.join(BUILT_IN)}"
+        )
         parser.add_argument("--speed", type=float, help="characters a second; 0: no waiting")
         parser.add_argument("--base-url", help="address of an OpenAI-compatible endpoint")
         parser.add_argument("--context-window", type=int, metavar="TOKENS")
@@ -64,11 +81,13 @@ Ctrl-C stops the run and stores that; a second one leaves at once. Exit codes: 0
         parser.add_argument("--json", action="store_true", help="one event a line, Done last")
 
     def work(self, *, mission: str | None, owner: str | None, json: bool, **options: Any) -> int:
-        config = config_of(options)
-        if mission is None and _script_name(options) != "demo":
+        config, demo = config_of(options), _demo(options)
+        if mission is None and demo is None:
             raise InvalidInput("say what the run is to do: manage.py run MISSION")
-        text = first_run.DEMO_MISSION if mission is None else mission
-        trace, driver = start_here(owner_named(owner), text, config, options["skill"])
+        text = demo.mission if mission is None and demo else str(mission)
+        own = demo.root_anchor if demo and config.preset == demo.preset else None
+        anchor = _anchor(options["anchor"]) or own
+        trace, driver = start_here(owner_named(owner), text, config, options["skill"], anchor)
         drawing = None if json else Drawing(trace.pk, language=config.language)
         return asyncio.run(self._drive(trace.pk, driver, drawing))
 
@@ -115,14 +134,20 @@ Ctrl-C stops the run and stores that; a second one leaves at once. Exit codes: 0
             await drawing.hear(event)
 
 
-def start_here(owner: Any, mission: str, config: RunConfig, skills: list[str]) -> tuple[Trace, str]:
+def start_here(
+    owner: Any,
+    mission: str,
+    config: RunConfig,
+    skills: list[str],
+    anchor: RootTaskAnchor | None = None,
+) -> tuple[Trace, str]:
     """Store the run with its lease in this process's hand already, so that no other process
     that looks for due runs takes it. Raises InvalidInput and NotFound; then nothing is stored."""
-    check(config, skills)
+    check(config, skills, anchor)
     config = resolve(config, environment())
     driver = new_owner()
     with transaction.atomic():
-        trace = commands.start(owner, mission, config, skills=tuple(skills))
+        trace = commands.start(owner, mission, config, skills=tuple(skills), anchor=anchor)
         lease.take(trace.pk, driver)
     return trace, driver
 
@@ -180,6 +205,8 @@ def config_of(options: dict[str, Any]) -> RunConfig:
         language=options["language"],
         system_prompt=_prompt(options["system_prompt"]),
         workspace=str(_workspace(options)),
+        children=options["children"] or "serial",
+        validator=_validator(options),
         provider_options=_provider_options(provider, options),
     )
     if options["max_steps"] is not None:
@@ -188,19 +215,30 @@ def config_of(options: dict[str, Any]) -> RunConfig:
 
 
 def _script_name(options: dict[str, Any]) -> str | None:
-    """The script to play; the demo where a scripted run names none."""
+    """The script to play; the demo of the preset where a scripted run names none."""
     if (options["provider"] or "scripted") != "scripted":
         return None
-    return options["script"] or "demo"
+    own = "recursive" if preset_named(options["preset"]).recursive else "demo"
+    return options["script"] or own
+
+
+def _demo(options: dict[str, Any]) -> first_run.Demo | None:
+    return first_run.DEMOS.get(_script_name(options) or "")
 
 
 def _workspace(options: dict[str, Any]) -> Path | str:
     given: Path | None = options["workspace"]
     if given is None:
-        return first_run.demo_workspace() if _script_name(options) == "demo" else ""
+        demo = _demo(options)
+        return first_run.demo_workspace(demo.script) if demo else ""
     if not given.is_dir():
         raise InvalidInput(f"--workspace: {given} is not a folder")
     return given.resolve()
+
+
+def _validator(options: dict[str, Any]) -> dict[str, Json]:
+    names = ("provider", "model")
+    return {n: v for n in names if (v := options[f"validator_{n}"])}
 
 
 def _provider_options(provider: str, options: dict[str, Any]) -> dict[str, Json]:
@@ -219,19 +257,20 @@ def _provider_options(provider: str, options: dict[str, Any]) -> dict[str, Json]
 def _script(name: str) -> str:
     """The script's own text, so that the stored run does not hang on a file. A text of one
     line would be a name: the comment makes it two."""
-    if name == "demo":
+    if name in BUILT_IN:
         return name
     load_script(Path(name))
     return f"# {Path(name).name}\n{Path(name).read_text(encoding='utf-8-sig')}"
 
 
+def _anchor(file: Path | None) -> RootTaskAnchor | None:
+    return None if file is None else read_root_task_anchor(text_of(file, "--anchor"))
+
+
 def _prompt(file: Path | None) -> str | None:
     if file is None:
         return None
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise InvalidInput(f"--system-prompt: {file} is not UTF-8 text") from None
+    text = text_of(file, "--system-prompt")
     if not text.strip() or len(text) > LARGEST_PROMPT:
         raise InvalidInput(f"--system-prompt: {file} is empty or longer than {LARGEST_PROMPT:,}")
     return text
