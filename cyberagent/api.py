@@ -37,6 +37,7 @@ from traces.api_acts import router as acts_router
 from traces.api_anchors import router as anchors_router
 from traces.api_lab import router as lab_router
 from traces.api_transfer import router as transfer_router
+from traces.api_tree import router as tree_router
 from traces.api_verdicts import router as verdicts_router
 
 logger = logging.getLogger(__name__)
@@ -216,6 +217,7 @@ api.add_router("", acts_router)
 api.add_router("", anchors_router)
 api.add_router("", transfer_router)
 api.add_router("", lab_router)
+api.add_router("", tree_router)
 api.add_router("", verdicts_router)
 api.add_router("", goals_router)
 api.add_router("", skills_router)

@@ -26,7 +26,7 @@ from cyberagent.core.events import Injected
 from cyberagent.core.injection import ASKED, SKILL_TOOL, WANTED, skill_in_window
 from cyberagent.core.tokens import count_message, counter_for
 from cyberagent.core.types import Json, Message, text_message
-from traces import lease, paths, ports, rows
+from traces import child_reviews, lease, paths, ports, rows
 from traces import rewind as rewinding
 from traces.acting import (
     Person,
@@ -34,15 +34,14 @@ from traces.acting import (
     end,
     end_of,
     free,
+    go_on,
     locked,
     name_of,
     pending,
-    set_status,
 )
 from traces.compacting import Preview, compaction_preview, config_of, opened
 from traces.models import Command, Trace
 from traces.models import Message as MessageRow
-from traces.queueing import queue_after_commit
 from traces.rewind import Receipt
 
 __all__ = [
@@ -240,8 +239,7 @@ def _edit_now(trace: Trace, command: Command, arguments: Mapping[str, Any]) -> b
     )
     if not arguments.get("resume"):
         return False
-    set_status(trace, "queued", f"resumed by {by}")
-    queue_after_commit(trace.pk)
+    go_on(trace, f"resumed by {by}")
     return True
 
 
@@ -277,6 +275,7 @@ AT_REST: dict[str, Callable[[Trace, Command, Mapping[str, Any]], bool]] = {
     "edit": _edit_now,
     "policy": _policy_now,
     "inject": _inject_now,
+    child_reviews.COMMAND: child_reviews.review_now,
 }
 """Acts that came while a run was driven, and what is made of them once it is not any more."""
 

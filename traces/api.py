@@ -15,6 +15,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from ninja import Header, Query, Router, Status
 
 from cyberagent.core.config import RunConfig
+from cyberagent.core.context_policy import normalize_root_task_anchor
 from cyberagent.core.errors import InvalidInput, NotFound
 from cyberagent.core.types import Json, Message
 from traces import access, listing, paths
@@ -84,13 +85,16 @@ def list_traces(
     origin: str = "",
     search: str = Query("", max_length=200, description="words in the mission"),
     parent: str = Query("", description="sub-agents of this trace instead of the roots"),
+    verdict: str = Query("", description="of the newest validation of its own answer"),
+    since: str = Query("", description="first day, UTC"),
+    until: str = Query("", description="last day, UTC"),
     cursor: str = "",
     limit: int = Limit,
 ) -> Any:
     """Traces that you may see, newest first."""
     wanted = listing.Filter(
         status=status, preset=preset, model=model, owner=owner, origin=origin, search=search,
-        parent=parent,
+        parent=parent, verdict=verdict, since=since, until=until,
     )  # fmt: skip
     rows, following = listing.page(
         access.visible_traces(request.user), wanted, cursor=cursor, limit=limit
@@ -107,6 +111,7 @@ def start_trace(request: HttpRequest, body: StartIn) -> Any:
         RunConfig.from_json(body.config),
         skills=tuple(body.skills),
         shared=body.shared,
+        anchor=None if body.anchor is None else normalize_root_task_anchor(body.anchor),
     )
     return Status(201, {"id": trace.pk, "status": trace.status})
 

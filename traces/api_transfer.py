@@ -11,7 +11,7 @@ from ninja import File, Form, Router, Schema, Status
 from ninja.files import UploadedFile
 
 from cyberagent.core.errors import InvalidInput
-from cyberagent.presets import provider_status
+from cyberagent.providers.choosing import provider_status
 from traces import access
 from traces.api import PROBLEMS
 from traces.api_schemas import ImportedOut

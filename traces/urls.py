@@ -3,7 +3,20 @@
 from django.urls import path
 
 from traces import consumers
-from traces.views import account, acts, beside, call, compare, imports, lab, ledgers, run, runs
+from traces.views import (
+    account,
+    acts,
+    beside,
+    board,
+    call,
+    compare,
+    imports,
+    lab,
+    ledgers,
+    run,
+    runs,
+    verdicts,
+)
 
 urlpatterns = [
     path("", run.to_runs, name="home"),
@@ -31,6 +44,8 @@ urlpatterns = [
     path("runs/<str:trace_id>/knowledge/", ledgers.knowledge, name="knowledge"),
     path("runs/<str:trace_id>/knowledge/<str:name>/", ledgers.judge, name="judge"),
     path("runs/<str:trace_id>/commands/", ledgers.commands, name="commands"),
+    path("runs/<str:trace_id>/agents/", board.agents, name="agents"),
+    path("runs/<str:trace_id>/task/", board.task, name="task"),
     path("runs/<str:trace_id>/compare/<str:other_id>/", compare.compare, name="compare"),
     path("runs/<str:trace_id>/lab/", lab.lab, name="lab"),
     path("runs/<str:trace_id>/rewind/", acts.go_back, name="rewind"),
@@ -44,9 +59,17 @@ urlpatterns = [
     path("runs/<str:trace_id>/export/<str:format>/", run.export, name="export"),
     path("runs/<str:trace_id>/calls/<int:number>/", call.call, name="call"),
     path("runs/<str:trace_id>/calls/<int:number>/payload.json", call.payload, name="payload"),
+    path("verdicts/", verdicts.queue, name="verdicts"),
+    path("verdicts/waiting/", verdicts.waiting, name="verdicts_waiting"),
+    path("verdicts/agreement/", verdicts.agreed, name="agreement"),
+    path("verdicts/<int:verdict_id>/", verdicts.verdict, name="verdict"),
+    path("verdicts/<int:verdict_id>/review/", verdicts.review, name="review_verdict"),
+    path("verdicts/<int:verdict_id>/correction/", verdicts.correct, name="correct_verdict"),
+    path("verdicts/<int:verdict_id>/child/", verdicts.review_child, name="review_child"),
 ]
 
 websocket_urlpatterns = [
     path("ws/runs/", consumers.RunsConsumer.as_asgi()),
     path("ws/runs/<str:trace_id>/", consumers.RunConsumer.as_asgi()),
+    path("ws/runs/<str:trace_id>/agents/", consumers.BoardConsumer.as_asgi()),
 ]
