@@ -6,7 +6,9 @@ Source: docs/protocol.md, "In a run".
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,9 +18,9 @@ from cyberagent.core.family import Family
 from cyberagent.core.lineage import superseding, told_anchor
 from cyberagent.core.protocol import ProtocolState
 from cyberagent.core.protocol_entries import Validated, entry_to_json
-from cyberagent.core.state import RunState
+from cyberagent.core.state import RunState, begins_turn
 from cyberagent.core.types import Json, Message, TraceStatus, text_message
-from cyberagent.core.validating import Judged, judge
+from cyberagent.core.validating import Judged, briefly, judge
 from cyberagent.core.verdicts import ValidationResult
 from cyberagent.core.wording import label, wording
 
@@ -52,15 +54,17 @@ async def after_answer(
             yield event
         return
     if protocol.brief is not None:
-        ending.status, ending.why = "completed", "it ended without handing in a report"
+        ending.status, ending.why = "completed", _without_report(state)
         return
-    judged = await judge(
-        family, state, call=f"answer {answer.sequence}", message=answer.sequence, candidate=answer
-    )
-    told, state.told = state.told, []
-    for event in told:
-        yield event
-    goes_on = judged.result.verdict == "failed" and _rejections(state) < MOST_REJECTIONS
+    name, at = f"answer {answer.sequence}", answer.sequence
+    work = asyncio.ensure_future(judge(family, state, call=name, message=at, candidate=answer))
+    async with aclosing(family.as_ended([work])) as each:
+        async for _ in each:
+            for event in state.with_told(()):
+                yield event
+    judged = work.result()
+    failed = judged.result.verdict == "failed"
+    goes_on = failed and await _rejections(family, state) < MOST_REJECTIONS
     draft = _verdict_message(judged, state.config.language, goes_on=goes_on)
     event = Verdict(
         verdict=judged.result.verdict,
@@ -74,6 +78,30 @@ async def after_answer(
         ending.status, ending.why = _ended(judged.result)
 
 
+async def after_verdict(family: Family, state: RunState) -> Ending:
+    """The end that follows from a verdict on a root's answer, where the process that stored it
+    died before it ended the run; no status where the verdict was not the end."""
+    protocol = cast("ProtocolState", state.protocol)
+    last = [i.message for i in state.history[-2:]]
+    is_verdict = len(last) == 2 and "verdict" in last[1].metadata and protocol.brief is None
+    if not is_verdict or protocol.result is None:
+        return Ending()
+    failed = protocol.result.verdict == "failed"
+    if failed and await _rejections(family, state) <= MOST_REJECTIONS:
+        return Ending()
+    status, why = _ended(protocol.result)
+    return Ending(status, last[0].text, why)
+
+
+def _without_report(state: RunState) -> str:
+    limits = state.config.limits
+    at = {
+        "step_limit": f", at its limit of {limits.max_steps} steps",
+        "over_hard": f", at its limit of {limits.token_hard_limit:,} tokens",
+    }
+    return f"it ended without handing in a report{at.get(state.nudged, '')}"
+
+
 def _ended(result: ValidationResult) -> tuple[TraceStatus, str]:
     if result.verdict == "failed":
         return "failed", f"the validator found the answer failed: {_reasons(result)}"
@@ -83,8 +111,10 @@ def _ended(result: ValidationResult) -> tuple[TraceStatus, str]:
 
 
 def _reasons(result: ValidationResult) -> str:
-    failed = [f"{c.criterion}: {c.reason}" for c in result.criteria if c.verdict == "failed"]
-    return "; ".join(failed) or result.reason or "no reason was given"
+    failed = [
+        f"{c.criterion}: {briefly(c.reason)}" for c in result.criteria if c.verdict == "failed"
+    ]
+    return "; ".join(failed) or briefly(result.reason) or "no reason was given"
 
 
 def _owed(state: RunState, protocol: ProtocolState) -> tuple[Message, Event] | None:
@@ -106,17 +136,23 @@ def _turn(state: RunState) -> Sequence[Message]:
     """The messages since the person, or the contract, that the turn began with."""
     found: list[Message] = []
     for item in reversed(state.history):
-        message = item.message
-        if message.role == "user" and (
-            message.source in ("user", "operator") or "call" in message.metadata
-        ):
+        if begins_turn(item.message):
             break
-        found.append(message)
+        found.append(item.message)
     return found
 
 
-def _rejections(state: RunState) -> int:
-    return sum(m.metadata.get("verdict") == "failed" for m in _turn(state))
+async def _rejections(family: Family, state: RunState) -> int:
+    """How often an answer of this turn failed; that the history was compacted since changes
+    nothing."""
+    entries = cast("ProtocolState", state.protocol).entries
+    failed = [
+        n.sequence
+        for n in entries
+        if isinstance(n.entry, Validated) and n.entry.result.verdict == "failed"
+    ]
+    found = await family.store.messages(state.trace.id, failed)
+    return sum(m.turn == state.trace.turn for m in found.values())
 
 
 def _verdict_message(judged: Judged, language: str, *, goes_on: bool) -> Message:
@@ -126,7 +162,7 @@ def _verdict_message(judged: Judged, language: str, *, goes_on: bool) -> Message
         text = wording(language, "root_rejected").format(reasons=_reasons(result))
     else:
         text = label(language, "root_verdict").format(
-            verdict=result.verdict, reason=result.reason or "-"
+            verdict=result.verdict, reason=briefly(result.reason) or "-"
         )
     record: Json = entry_to_json(Validated(result))
     metadata = {"protocol": [record], **judged.metadata()}

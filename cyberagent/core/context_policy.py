@@ -123,7 +123,12 @@ def build_child_context_access(
 
 def brief_snapshot(trace_id: str, brief: TaskBrief) -> Snapshot:
     """The contract of ``trace_id`` as its children may read it."""
-    return Snapshot(f"task_brief:{trace_id}", "task_brief", brief.text)
+    return Snapshot(contract_ref_id(trace_id), "task_brief", brief.text)
+
+
+def contract_ref_id(trace_id: str) -> str:
+    """Under which id the contract of ``trace_id`` is handed down, in whatever version."""
+    return f"task_brief:{trace_id}"
 
 
 def check_tree(

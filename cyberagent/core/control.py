@@ -75,32 +75,57 @@ class ManualControl(NoControl):
         self._waiting.remove(command)
 
 
-class UnderParent:
-    """The control of a sub-agent: its own operators' hand, and what reaches it from above."""
+NEEDS_REST = ("rewind", "edit")
+"""Commands for which a live run pauses first; whoever gives them applies them then."""
 
-    def __init__(self, own: Control) -> None:
-        self._own = own
-        self._from_above: PendingCommand | None = None
+REST = ("pause", *NEEDS_REST)
+"""Commands for which a run rests, and its sub-agents with it."""
+
+
+class UnderParent:
+    """The control of a sub-agent: its own operators' hand, and what the run ``above`` is asked:
+    a stop of that is one of its own, and so is a rest, at the next safe point."""
+
+    def __init__(self, own: Control, above: Control) -> None:
+        self._own, self._above = own, above
+        self._stop_why = ""
         self.stop = asyncio.Event()
 
-    def tell(self, name: Literal["stop", "pause"], why: str) -> None:
-        """What the run above does, at the next safe point, or at once for a stop."""
-        if self._from_above is None or name == "stop":
-            self._from_above = PendingCommand(id=0, name=name, arguments={"why": why}, by="")
-        if name == "stop":
-            self.stop.set()
+    def end(self, why: str) -> None:
+        """Stop it for a reason that no operator gave."""
+        self._stop_why = self._stop_why or why
+        self.stop.set()
 
     async def watch(self) -> None:
-        await self._own.watch()
-        self.stop.set()
+        above = asyncio.ensure_future(self._above.stop.wait())
+        own = asyncio.ensure_future(self._own.watch())
+        try:
+            await asyncio.wait({above, own}, return_when=asyncio.FIRST_COMPLETED)
+            if own.done():
+                own.result()  # raises what its operators could not be heard for
+                self.stop.set()
+            else:
+                self.end("the run above it was stopped")
+        finally:
+            above.cancel()
+            own.cancel()
+            await asyncio.gather(above, own, return_exceptions=True)
 
     async def pending(self) -> Sequence[PendingCommand]:
         own = await self._own.pending()
-        return [*own, self._from_above] if self._from_above else own
+        if self._stop_why:
+            return [*own, _from_above("stop", self._stop_why)]
+        if any(c.name in REST for c in await self._above.pending()):
+            return [*own, _from_above("pause", "the run above it was paused")]
+        return own
 
     async def ended(self, command: PendingCommand) -> None:
         if command.id:
             await self._own.ended(command)
+
+
+def _from_above(name: str, why: str) -> PendingCommand:
+    return PendingCommand(id=0, name=name, arguments={"why": why}, by="")
 
 
 async def apply_commands(control: Control, state: RunState, store: Storing) -> AsyncIterator[Event]:
@@ -118,10 +143,6 @@ async def apply_commands(control: Control, state: RunState, store: Storing) -> A
         for event in await _applied(command, state, store):
             yield event
         await control.ended(command)
-
-
-NEEDS_REST = ("rewind", "edit")
-"""Commands for which a live run pauses first; whoever gives them applies them then."""
 
 
 async def _applied(command: PendingCommand, state: RunState, store: Storing) -> list[Event]:

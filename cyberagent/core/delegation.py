@@ -17,23 +17,30 @@ from cyberagent.core.family import ENDED, Ask, Family, Outcome
 from cyberagent.core.lineage import (
     anchor_message,
     anchor_text,
-    is_contract,
+    contract_in_force,
     lineage_of,
     open_protocol,
 )
 from cyberagent.core.ports import ToolContext, ToolOutcome
 from cyberagent.core.protocol import ProtocolState
 from cyberagent.core.protocol_entries import ChildEnded, Delegated, entry_to_json
+from cyberagent.core.protocol_view import BriefVersion
 from cyberagent.core.refs import Snapshot
 from cyberagent.core.reports import TaskReport
 from cyberagent.core.state import RunState
 from cyberagent.core.types import Json, Message, TraceState
+from cyberagent.core.validating import briefly
 from cyberagent.core.verdicts import ValidationResult, plan_validation, unknown_result
 from cyberagent.core.wording import label, wording
 
 REPORT_CHARS = 16_000
-"""Characters of a report that are shown with the result; the whole is read as a ref, once it was
-reviewed."""
+"""Characters of a report that are shown with the result; the rest is read with
+``read_conclusion``."""
+
+MOST_TOOLS_NAMED = 12
+TOOL_NAME_CHARS = 64
+CRITERIA_CHARS, CRITERION_CHARS, EVIDENCE_CHARS = 12_000, 400, 200
+"""Characters that are shown of all criteria of a verdict; of one's text; of its evidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,9 @@ async def delegate(context: ToolContext, task_brief: Json, child: str = "") -> T
     family = context.family
     if family is None or state.protocol is None:
         raise ProtocolRefused("this run cannot delegate: it is not recursive")
+    if child and child not in state.protocol.children:
+        # No look-up by trace id: what stands in the store does not matter.
+        raise ProtocolRefused(f"this run has no sub-agent {child[:80]!r} that could be revised")
     brief = normalize_task_brief(task_brief, state.protocol.anchor, state.protocol.brief)
     # Calls of one batch are checked one after the other: an approved brief is used once.
     name = child or f"new: {context.call}"
@@ -94,42 +104,44 @@ async def _attended(
         brief=1,
     )
     if not child_id:
-        opening = _contract_message(family, state, contract, context.call)
+        opening = _contract_message(family, state, contract, context)
         ask = replace(ask, opening=(opening,))
         return await family.attend(state, ask)
     child = await family.store.trace(child_id)
-    if child.parent_trace != state.trace.id:
-        raise ProtocolRefused(f"{child_id} belongs to another run; give the brief to a new child")
-    path = await family.store.path(child_id)
-    if _given(path, context.call) is None:
-        child, count = await _taken_back(family, state, child, path)
+    own = await open_protocol(family.store, child, await family.store.path(child_id))
+    briefs = own.briefs if own else ()
+    given = await contract_in_force(family.store, own) if own else None
+    if given is not None and _answers(given, context):  # before the run was left
+        if child.status not in ENDED:
+            await family.go_on(state, child, replace(ask, brief=len(briefs)), ())
+        else:
+            await family.tell_end(state, child, ask)
+    else:
+        child, count = await _taken_back(family, state, child, briefs)
         contract = replace(contract, version=count + 1)
-        opening = _contract_message(family, state, contract, context.call)
+        opening = _contract_message(family, state, contract, context)
         await family.go_on(state, child, replace(ask, brief=contract.version), [opening])
-    elif child.status not in ENDED:
-        await family.go_on(state, child, replace(ask, brief=contract.version), ())
     return await family.outcome(state, child_id)
 
 
-def _given(path: Sequence[Message], call: str) -> Message | None:
-    """The contract that this call brought already, before the run was left."""
-    return next((m for m in path if is_contract(m) and m.metadata.get("call") == call), None)
+def _answers(contract: Message, context: ToolContext) -> bool:
+    """Whether this very call brought the contract."""
+    told = contract.metadata
+    return told.get("call") == context.call and told.get("message") == context.message
 
 
 async def _taken_back(
-    family: Family, state: RunState, child: TraceState, path: Sequence[Message]
+    family: Family, state: RunState, child: TraceState, briefs: Sequence[BriefVersion]
 ) -> tuple[TraceState, int]:
     """The child where it stood when its parent last knew it, and how many contracts it had then:
     a parent that was rewound past a revision must not find that revision's work done."""
     assert state.protocol is not None
     rounds = state.protocol.children[child.id].rounds
-    own = await open_protocol(family.store, child, path)
-    briefs = own.briefs if own else ()
     if len(briefs) <= rounds:
         return child, len(briefs)
     later = briefs[rounds].given_at_sequence
-    to = next(m.parent_sequence or 0 for m in path if m.sequence == later)
-    kept = [m for m in path if m.sequence <= to]
+    to = (await family.store.messages(child.id, [later]))[later].parent_sequence or 0
+    kept = await family.store.path(child.id, head=to)
     moved = await family.store.move_head(
         child.id,
         to,
@@ -147,7 +159,9 @@ async def _taken_back(
     return moved.trace, rounds
 
 
-def _contract_message(family: Family, state: RunState, contract: Contract, call: str) -> Message:
+def _contract_message(
+    family: Family, state: RunState, contract: Contract, context: ToolContext
+) -> Message:
     """The message that opens a child's work: anchor, lineage, contract and refs, and nothing
     else of its parent."""
     assert state.protocol is not None
@@ -167,7 +181,14 @@ def _contract_message(family: Family, state: RunState, contract: Contract, call:
         "parent": state.trace.id,
         "access": [s.to_json() for s in contract.access],
     }
-    return anchor_message(text, anchor, protocol=[briefed], call=call, plan=plan.to_json())
+    return anchor_message(
+        text,
+        anchor,
+        protocol=[briefed],
+        call=context.call,
+        message=context.message,
+        plan=plan.to_json(),
+    )
 
 
 def refs_text(snapshots: Sequence[Snapshot], language: str) -> str:
@@ -188,8 +209,13 @@ async def _result(
     """The result of the call: what the child handed in, its verdict, and the review that is due;
     with the records of both."""
     assert state.protocol is not None
-    child, brief = outcome.trace.id, contract.brief
+    child = outcome.trace.id
     own = await open_protocol(family.store, outcome.trace, outcome.path)
+    brief, access = contract.brief, tuple(s.ref for s in contract.access)
+    if own and own.briefs:
+        # As it was given: of a run that was left, the anchor may have been revised since.
+        brief = own.briefs[-1].brief
+        access = tuple(g.snapshot.ref for g in own.catalogue.grants if g.granted_by)
     report = own.report if own else None
     result = own.result if own else None
     if result is None:
@@ -198,7 +224,7 @@ async def _result(
         )
         result = unknown_result(plan, f"no report was validated: {_no_report(outcome)}")
     record = [
-        entry_to_json(Delegated(child, brief, tuple(s.ref for s in contract.access))),
+        entry_to_json(Delegated(child, brief, access)),
         entry_to_json(ChildEnded(child, report, result)),
     ]
     return ToolOutcome(
@@ -210,8 +236,8 @@ async def _result(
 
 def _no_report(outcome: Outcome) -> str:
     if outcome.status == "completed":
-        return "the sub-agent ended without handing one in"
-    return f"the sub-agent {outcome.status}: {outcome.why or 'no reason is known'}"
+        return f"the sub-agent completed: {outcome.why or 'it handed none in'}"
+    return f"the sub-agent {outcome.status}: {briefly(outcome.why) or 'no reason is known'}"
 
 
 def result_text(
@@ -220,24 +246,43 @@ def result_text(
     """What the parent's model is told of a child that ended."""
     child = outcome.trace.id
     lines = [f"Child {child} ended: {outcome.status}. {activity(outcome, language)}"]
-    lines.append(f"Verdict: {result.verdict}" + (f" — {result.reason}" if result.reason else ""))
-    for one in result.criteria:
-        evidence = f" [{', '.join(str(e) for e in one.evidence)}]" if one.evidence else ""
-        lines.append(f"- {one.id} {one.verdict}: {one.criterion} — {one.reason}{evidence}")
+    reason = f" — {briefly(result.reason)}" if result.reason else ""
+    lines.append(f"Verdict: {result.verdict}{reason}")
+    lines += _criteria(result)
     if report is None:
         lines.append(f"Report: none ({_no_report(outcome)})")
     else:
         shown = report.text[:REPORT_CHARS]
-        more = len(report.text) - len(shown)
-        lines.append(f"Report: {shown}" + (f" [{more:,} more characters]" if more else ""))
+        if more := len(report.text) - len(shown):
+            shown += " " + label(language, "conclusion_cut").format(count=more, child=child)
+        lines.append(f"Report: {shown}")
     lines.append(label(language, "review_due").format(child=child))
     return "\n".join(lines)
+
+
+def _criteria(result: ValidationResult) -> list[str]:
+    """The verdict's criteria, a line each, as far as they fit: their whole text is the brief's."""
+    lines: list[str] = []
+    room = CRITERIA_CHARS
+    for one in result.criteria:
+        criterion, reason = briefly(one.criterion, CRITERION_CHARS), briefly(one.reason)
+        named = briefly(", ".join(str(e) for e in one.evidence), EVIDENCE_CHARS)
+        evidence = f" [{named}]" if named else ""
+        line = f"- {one.id} {one.verdict}: {criterion} — {reason}{evidence}"
+        if len(line) > room:
+            return [*lines, f"- … +{len(result.criteria) - len(lines)}"]
+        lines.append(line)
+        room -= len(line)
+    return lines
 
 
 def activity(outcome: Outcome, language: str) -> str:
     """What a sub-agent did: its answers, and how often it used which tool."""
     calls = [c.name for m in outcome.path for c in m.tool_calls if c.made_by == "model"]
-    used = ", ".join(f"{name} ×{count}" for name, count in Counter(calls).most_common())
+    counts = Counter(calls).most_common()
+    # A model can make up names of any kind: they are no way to write to the run above.
+    used = [f"{name[:TOOL_NAME_CHARS]} ×{count}" for name, count in counts[:MOST_TOOLS_NAMED]]
+    used += ["…"] if len(counts) > MOST_TOOLS_NAMED else []
     return label(language, "activity").format(
-        steps=len(outcome.answers), tools=used or label(language, "no_tools")
+        steps=len(outcome.answers), tools=", ".join(used) or label(language, "no_tools")
     )

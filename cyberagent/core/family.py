@@ -8,37 +8,38 @@ docs/protocol.md, "In a run".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from cyberagent.core.config import RunConfig
 from cyberagent.core.context_policy import check_tree
-from cyberagent.core.control import NEEDS_REST, NoControl, Storing, UnderParent
-from cyberagent.core.events import ChildEnded, ChildStarted, Event
+from cyberagent.core.control import REST, NoControl, Storing, UnderParent
+from cyberagent.core.errors import Conflict, CyberAgentError
+from cyberagent.core.events import ChildEnded, ChildStarted, Done, Error, Event, StatusChanged
 from cyberagent.core.lineage import LINEAGE, SPAWNED, is_recursive, lineage_of, spawned
 from cyberagent.core.ports import Control, NewTrace, Replay, Store
 from cyberagent.core.state import RunState
-from cyberagent.core.streams import Paused
+from cyberagent.core.streams import Paused, Stopped
 from cyberagent.core.tree import TreeBudget
-from cyberagent.core.types import Json, Message, TraceState, Usage
+from cyberagent.core.types import Json, Message, TraceState, TraceStatus, Usage
+
+T = TypeVar("T")
 
 AgentKind = Literal["agent", "validator", "explore", "research"]
 
 ENDED = frozenset({"completed", "failed", "stopped"})
 """Statuses of a child that has come to its end; with any other one its call goes on with it."""
 
-REST = ("pause", *NEEDS_REST)
-"""Commands for which a run rests, and its children with it."""
-
 MOST_AT_ONCE = 4
 """Children of one trace that work side by side."""
 
-LISTEN_SECONDS = 0.3
-"""How often a trace that waits for its children looks for its operators' commands."""
-
 STOP_SECONDS = 5.0
 """How long a child that is stopped may take to end in order."""
+
+LOOKED_BACK = 200
+"""Events that are read at once, from the newest back, to find what was told of a child."""
 
 Heard = Callable[[str, Event], None]
 """Told of each event of each child, with its trace's id."""
@@ -97,8 +98,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a sub-agent ended. ``answer``: its last message, as far as it answered; ``why``: of a
-    status that is not completed."""
+    """How a sub-agent ended. ``answer``: its last message, as far as it answered; ``why``: what
+    was told of its status, "" mostly where it completed."""
 
     trace: TraceState
     path: tuple[Message, ...]
@@ -148,6 +149,7 @@ class Family:
         self._control_for = control_for or _no_control
         self._heard = heard or _unheard
         self._free = asyncio.Semaphore(MOST_AT_ONCE)
+        self._news = asyncio.Event()
 
     def validator_of(self, config: RunConfig) -> str:
         """The model that validates for a run with these settings; its provider's name where
@@ -155,19 +157,62 @@ class Family:
         chosen = self.spawner.settings("validator", config)
         return chosen.model or chosen.provider
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the run above was asked to stop, and its sub-agents with it."""
+        return self._control.stop.is_set()
+
+    async def as_ended(
+        self, tasks: Sequence[asyncio.Future[T]]
+    ) -> AsyncGenerator[asyncio.Future[T] | None, None]:
+        """Each of ``tasks`` as it ends; None whenever sub-agents told something meanwhile, which
+        ``state.told`` then holds. Tasks are cancelled where nobody waits for them any more."""
+        waiting = set(tasks)
+        try:
+            while waiting:
+                news = asyncio.ensure_future(self._news.wait())
+                try:
+                    done, _ = await asyncio.wait(
+                        {*waiting, news}, return_when=asyncio.FIRST_COMPLETED
+                    )
+                finally:
+                    news.cancel()
+                if news in done:
+                    self._news.clear()
+                    yield None
+                for ended in (t for t in tasks if t in done and t in waiting):
+                    waiting.discard(ended)
+                    yield ended
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
     # One sub-agent ---------------------------------------------------------------------------
 
     async def attend(self, state: RunState, ask: Ask) -> Outcome:
         """Have a sub-agent do its work, from where it stands if it has begun, and wait for its
-        end. Raises TreeTooLarge; Paused where it, or the run that asked, was paused."""
+        end. Raises TreeTooLarge and LimitReached where there is no room or nothing left for one
+        more; Stopped and Paused where the run that asked ends before it begins, Paused where it
+        was paused itself."""
         child = await self.find(state, ask)
-        if child is None:
-            await self.check_room(state)
-            child = await self.make(state, ask)
-        if child.status not in ENDED:
+        if child is not None and _is_over(child, ask):
+            await self.tell_end(state, child, ask)
+            return await self.outcome(state, child.id)
+        async with self._free:
+            await self._check_goes_on()  # there may have been a long wait for the place
+            if child is None:
+                child = await self._made(state, ask)
             opening = () if child.head_sequence else ask.opening
-            await self.go_on(state, child, ask, opening)
+            await self._attend(state, child, ask, opening)
         return await self.outcome(state, child.id)
+
+    async def _made(self, state: RunState, ask: Ask) -> TraceState:
+        state.tree.check(state.config.limits)
+        async with state.tree.growing:
+            if ask.kind != "validator":
+                await self.check_room(state)
+            return await self.make(state, ask)
 
     async def find(self, state: RunState, ask: Ask) -> TraceState | None:
         """The sub-agent that was made for this very call."""
@@ -178,16 +223,16 @@ class Family:
                 return one.state
         return None
 
-    async def check_room(self, state: RunState) -> None:
-        """Raises TreeTooLarge where the tree has no room for one more. Validators and what they
-        need no budget for are not counted: a verdict must not fail because work was wide."""
+    async def check_room(self, state: RunState, more: int = 1) -> None:
+        """Raises TreeTooLarge where the tree has no room for ``more``. Validators are neither
+        counted nor held back: a verdict must not fail because the work was shared out widely."""
         members = [t.state for t in await self.store.tree(state.trace.id)]
         above = {t.id: t.parent_trace for t in members}
         depth, at = 1, state.trace.id
         while (parent := above[at]) is not None:
             depth, at = depth + 1, parent
         workers = [t for t in members if spawned(t).get("kind") != "validator"]
-        check_tree(depth, len(workers) + 1)
+        check_tree(depth, len(workers) + more)
 
     async def make(self, state: RunState, ask: Ask) -> TraceState:
         context: dict[str, Json] = {SPAWNED: ask.made_for}
@@ -208,38 +253,51 @@ class Family:
         self, state: RunState, child: TraceState, ask: Ask, opening: Sequence[Message]
     ) -> None:
         """Run ``child`` until it ends, pauses or is stopped. Stop and pause of the run above
-        reach it."""
+        reach it. Raises as :meth:`attend`."""
         async with self._free:
-            began = ChildStarted(
-                child=child.id,
-                agent=ask.kind,
-                mission=child.mission,
-                brief=ask.brief,
-                resumed=bool(child.head_sequence),
-                message=ask.message,
-            )
-            await self._tell(state, began)
-            control = UnderParent(self._control_for(child.id))
-            if self._control.stop.is_set():
-                control.tell("stop", "the run above it was stopped")
-            runner = await self.spawner.runner(
-                ask.kind, RunConfig.from_json(child.config), control, state.tree
-            )
-            work = asyncio.ensure_future(self._consume(runner, child, opening))
-            beside = [
-                asyncio.ensure_future(control.watch()),
-                asyncio.ensure_future(self._pass_on(control)),
-            ]
-            try:
-                await self._until_done(work, control, ask.seconds)
-            finally:
-                for task in (work, *beside):
-                    task.cancel()
-                await asyncio.gather(work, *beside, return_exceptions=True)
-                await runner.aclose()
-        after = await self.store.trace(child.id)
-        ended = ChildEnded(child=child.id, agent=ask.kind, status=after.status, message=ask.message)
-        await self._tell(state, ended)
+            await self._check_goes_on()
+            await self._attend(state, child, ask, opening)
+
+    async def _attend(
+        self, state: RunState, child: TraceState, ask: Ask, opening: Sequence[Message]
+    ) -> None:
+        began = ChildStarted(
+            child=child.id,
+            agent=ask.kind,
+            mission=child.mission,
+            brief=ask.brief,
+            resumed=bool(child.head_sequence),
+            message=ask.message,
+        )
+        await self._tell(state, began)
+        try:
+            await self._work(state, child, ask, opening)
+        except (Conflict, Paused, Stopped):
+            raise
+        except CyberAgentError as error:  # it could not even begin
+            told = Error(error=str(error), error_class=type(error).__name__)
+            await self._end(child, "failed", str(error), told)
+        await self._tell(state, _ended(await self.store.trace(child.id), ask))
+
+    async def _work(
+        self, state: RunState, child: TraceState, ask: Ask, opening: Sequence[Message]
+    ) -> None:
+        control = UnderParent(self._control_for(child.id), self._control)
+        runner = await self.spawner.runner(
+            ask.kind, RunConfig.from_json(child.config), control, state.tree
+        )
+        work = asyncio.ensure_future(self._consume(runner, child, opening))
+        watch = asyncio.ensure_future(control.watch())
+        try:
+            in_order = await self._until_done(work, watch, control, ask.seconds)
+        finally:
+            for task in (work, watch):
+                task.cancel()
+            await asyncio.gather(work, watch, return_exceptions=True)
+            await runner.aclose()
+        if not in_order:
+            why = f"it took more than {ask.seconds:g} seconds and did not end when it was stopped"
+            await self._end(child, "stopped", why)
 
     async def _consume(self, runner: Runs, child: TraceState, opening: Sequence[Message]) -> None:
         config = RunConfig.from_json(child.config)
@@ -247,27 +305,39 @@ class Family:
             self._heard(child.id, event)
 
     @staticmethod
-    async def _until_done(work: asyncio.Future[None], control: UnderParent, seconds: float) -> None:
-        done, _ = await asyncio.wait({work}, timeout=seconds or None)
-        if not done:
-            control.tell("stop", f"it took more than {seconds:g} seconds")
-            done, _ = await asyncio.wait({work}, timeout=STOP_SECONDS)
-        if done:
+    async def _until_done(
+        work: asyncio.Future[None],
+        watch: asyncio.Future[None],
+        control: UnderParent,
+        seconds: float,
+    ) -> bool:
+        """Whether the work ended in order; False where its time was over and a stop did not end
+        it. Raises what went wrong, with the watch as well: a sub-agent that nobody could stop
+        must not go on."""
+        tasks = {work, watch}
+        until = time.monotonic() + seconds if seconds else None
+        while not work.done():
+            left = None if until is None else max(0.0, until - time.monotonic())
+            done, tasks = await asyncio.wait(
+                tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED
+            )
+            if watch in done:
+                watch.result()
+            if not done:
+                control.end(f"it took more than {seconds:g} seconds")
+                await asyncio.wait({work}, timeout=STOP_SECONDS)
+                break
+        if work.done():
             work.result()
+        return work.done()
 
-    async def _pass_on(self, control: UnderParent) -> None:
-        """Hand what operators ask of the run above down to a child: a stop at once, a pause (or
-        what a run has to rest for) within :data:`LISTEN_SECONDS`."""
-        stopped = asyncio.ensure_future(self._control.stop.wait())
-        try:
-            while not stopped.done():
-                for command in await self._control.pending():
-                    if command.name in REST:
-                        control.tell("pause", "the run above it was paused")
-                await asyncio.wait({stopped}, timeout=LISTEN_SECONDS)
-            control.tell("stop", "the run above it was stopped")
-        finally:
-            stopped.cancel()
+    async def _check_goes_on(self) -> None:
+        """Raises Stopped or Paused where the run above is about to end: no sub-agent begins
+        then."""
+        if self.is_stopped:
+            raise Stopped
+        if any(c.name in REST for c in await self._control.pending()):
+            raise Paused("it was paused before its sub-agent went on")
 
     async def outcome(self, state: RunState, child_id: str) -> Outcome:
         """How a child that was attended to ended. Raises Paused where it only paused."""
@@ -275,17 +345,47 @@ class Family:
         if child.status not in ENDED:
             raise Paused(f"its sub-agent {child_id} was paused")
         path = await self.store.path(child_id) if child.head_sequence else []
-        why = "" if child.status == "completed" else await self._why(child)
+        why = await self._why(child)
         return Outcome(trace=child, path=tuple(path), status=child.status, why=why)
 
     async def _why(self, child: TraceState) -> str:
-        """What its last Done event said."""
+        """What was told of its status last."""
         events = await self.store.events(child.id, max(0, child.last_event - 20), 20)
-        told = [str(e.data().get("why", "")) for e in events if e.kind in ("Done", "StatusChanged")]
-        return next((w for w in reversed(told) if w), "")
+        return next((e.why for e in reversed(events) if isinstance(e, StatusChanged)), "")
 
     async def _tell(self, state: RunState, event: Event) -> None:
-        state.told += await self._write(state, [], [event])
+        stored = await self._write(state, [], [event])
+        state.told += stored
+        self._news.set()
+
+    async def tell_end(self, state: RunState, child: TraceState, ask: Ask) -> None:
+        """Tell that ``child`` ended, where the process that ran it died before it did."""
+        upto = state.trace.last_event
+        while upto > 0:
+            first = max(0, upto - LOOKED_BACK)
+            for event in reversed(await self.store.events(state.trace.id, first, upto - first)):
+                if isinstance(event, ChildStarted | ChildEnded) and event.child == child.id:
+                    if isinstance(event, ChildStarted):
+                        await self._tell(state, _ended(child, ask))
+                    return
+            upto = first
+
+    async def _end(self, child: TraceState, status: TraceStatus, why: str, *before: Event) -> None:
+        """The end of a sub-agent that could not store it itself."""
+        done = Done(trace=child.id, status=status, why=why)
+        told = [*before, StatusChanged(status=status, why=why), done]
+        await self.store.append(child.id, [], told, status=status)
+
+
+def _is_over(child: TraceState, ask: Ask) -> bool:
+    """Whether there is nothing more to wait for. A verdict that was cut off before it was on
+    record is asked for again."""
+    cut_off = ask.kind == "validator" and child.status == "stopped"
+    return child.status in ENDED and not cut_off
+
+
+def _ended(child: TraceState, ask: Ask) -> ChildEnded:
+    return ChildEnded(child=child.id, agent=ask.kind, status=child.status, message=ask.message)
 
 
 def _no_control(trace_id: str) -> Control:

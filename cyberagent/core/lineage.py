@@ -100,24 +100,46 @@ async def open_protocol(
         own_path = path if name == trace.id else await store.path(name)
         state = replay_protocol(own_path, trace_id=name, anchor=anchor)
         if above is not None:
-            state = state.under_parent(with_open_call(above, above_path, name, own_path))
+            contract = await contract_in_force(store, state)
+            state = state.under_parent(with_open_call(above, above_path, state, contract))
         above, above_path = state, own_path
     return above
 
 
+async def contract_in_force(store: Store, protocol: ProtocolState) -> Message | None:
+    """The message that brought a trace its present contract, also where a summary stands for it
+    on the path; None for a root."""
+    if not protocol.briefs:
+        return None
+    sequence = protocol.briefs[-1].given_at_sequence
+    return (await store.messages(protocol.trace_id, [sequence])).get(sequence)
+
+
 def with_open_call(
-    parent: ProtocolState, parent_path: Sequence[Message], child: str, path: Sequence[Message]
+    parent: ProtocolState,
+    parent_path: Sequence[Message],
+    child: ProtocolState,
+    contract: Message | None,
 ) -> ProtocolState:
     """``parent`` with the contract that ``child`` is at work on: the parent's own record of it
     comes only with the result, once its call is answered."""
-    contract = newest_contract(path)
-    if contract is None or contract.metadata.get("call") not in open_calls(parent_path):
+    if contract is None or not is_brought_by_open_call(contract, parent_path):
         return parent
-    own = replay_protocol([contract], trace_id=child, anchor=parent.anchor)
-    brief = own.briefs[-1].brief
-    entry = Delegated(child, brief, tuple(g.snapshot.ref for g in own.catalogue.grants))
+    access = tuple(g.snapshot.ref for g in child.catalogue.grants if g.granted_by)
+    entry = Delegated(child.trace_id, child.briefs[-1].brief, access)
     sequence = parent.entries[-1].sequence if parent.entries else 0
     return replace(parent, entries=(*parent.entries, Noted(sequence, entry)))
+
+
+def is_brought_by_open_call(contract: Message, parent_path: Sequence[Message]) -> bool:
+    """Whether the call that a contract answers still waits at the end of the parent's path. The
+    call's id alone does not tell: some providers use ids again."""
+    asked = next((m for m in reversed(parent_path) if m.role == "assistant"), None)
+    return (
+        asked is not None
+        and contract.metadata.get("message") == asked.sequence
+        and contract.metadata.get("call") in open_calls(parent_path)
+    )
 
 
 def newest_contract(path: Sequence[Message]) -> Message | None:

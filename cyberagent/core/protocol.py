@@ -18,9 +18,9 @@ from typing import cast
 from cyberagent.core.anchor import RootTaskAnchor
 from cyberagent.core.briefs import TaskBrief
 from cyberagent.core.context_policy import (
-    brief_snapshot,
     brief_under,
     build_child_context_access,
+    contract_ref_id,
     differences,
     inherited_constraints,
     matches,
@@ -231,12 +231,9 @@ class ProtocolState:
         found = self._view.children.get(child)
         if found is None:
             return frozenset()
-        own = {brief_snapshot(self.trace_id, b).ref for b in self._own_contracts()}
+        # One that a revision of the anchor made in between stands nowhere but with the child.
+        own = {r for r in found.access if r.ref_id == contract_ref_id(self.trace_id)}
         return found.access & (self.catalogue.refs | own)
-
-    def _own_contracts(self) -> list[TaskBrief]:
-        given = [v.brief for v in self._view.briefs]
-        return [*given, self.brief] if self.brief else given
 
     def under_parent(self, parent: ProtocolState) -> ProtocolState:
         """This state without what ``parent`` no longer hands down: who loses a ref takes it
@@ -250,7 +247,7 @@ class ProtocolState:
         """The last entry as JSON, to be stored in its message's ``metadata["protocol"]``."""
         return entry_to_json(self.entries[-1].entry)
 
-    def newer_than(self, other: ProtocolState) -> list[Json]:
+    def newer_than(self, other: ProtocolState) -> list[dict[str, Json]]:
         """What was noted since ``other``, as :attr:`newest`."""
         return [entry_to_json(n.entry) for n in self.entries[len(other.entries) :]]
 

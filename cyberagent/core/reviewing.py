@@ -26,7 +26,7 @@ def reviewed(
     reviewer: Reviewer,
     at: str,
     sequence: int,
-) -> tuple[TaskReview, list[Json], str]:
+) -> tuple[TaskReview, list[dict[str, Json]], str]:
     """The review ``{decision, reason, next_brief}`` of ``child``, its record for message
     ``sequence``, and a warning ("" mostly). Raises ProtocolRefused and InvalidTaskValue."""
     found = protocol.children.get(child)

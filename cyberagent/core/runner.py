@@ -7,17 +7,17 @@ committed before the next step. Source: docs/running.md.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import cast
 
 from cyberagent.core import injection
 from cyberagent.core.anchor import RootTaskAnchor
-from cyberagent.core.answering import Ending, after_answer, tell_anchor
+from cyberagent.core.answering import Ending, after_answer, after_verdict, tell_anchor
 from cyberagent.core.asking import Asking, Outcome
 from cyberagent.core.budget import nudge_due
 from cyberagent.core.config import SKILL_RECENCY_THRESHOLD, RunConfig
-from cyberagent.core.context_policy import normalize_root_task_anchor
-from cyberagent.core.control import NoControl, apply_commands, ended, recent
+from cyberagent.core.control import NoControl, apply_commands, recent
+from cyberagent.core.ends import Ends
 from cyberagent.core.errors import (
-    Conflict,
     CyberAgentError,
     InvalidInput,
     LeaseLost,
@@ -29,26 +29,23 @@ from cyberagent.core.errors import (
 from cyberagent.core.events import (
     BranchEnded,
     BranchStarted,
-    CallFailed,
-    Done,
-    Error,
     Event,
     Injected,
+    MessageStored,
     Nudge,
     Recovery,
-    Session,
-    StatusChanged,
+    ToolCalled,
+    UsageReported,
 )
-from cyberagent.core.family import Family
+from cyberagent.core.family import LOOKED_BACK, Family
 from cyberagent.core.lane import Lane
-from cyberagent.core.lineage import LINEAGE, is_recursive, root_opening
+from cyberagent.core.opening import anchor_given, as_message, open_run
 from cyberagent.core.parts import Branched, Parts, Writer
-from cyberagent.core.ports import CallEnd, Control, NewTrace, PendingCommand
-from cyberagent.core.state import RunState, open_state, unanswered
+from cyberagent.core.ports import Control
+from cyberagent.core.state import RunState, unanswered
 from cyberagent.core.streams import Paused, Stopped
 from cyberagent.core.tooling import ToolStage, skipped_results
-from cyberagent.core.tree import TreeBudget
-from cyberagent.core.types import Json, Message, ToolCall, TraceStatus, text_message
+from cyberagent.core.types import Json, Message, ToolCall, text_message
 from cyberagent.core.wording import wording
 
 
@@ -60,6 +57,7 @@ class AgentRunner:
         self._control: Control = parts.control or NoControl()
         self.write = Writer(parts.store, parts.counter)
         self._asking = Asking(parts, self._control, self.write)
+        self._ends = Ends(parts.tools, self._control, self.write)
         self._family = None
         if parts.spawner is not None:
             self._family = Family(
@@ -102,141 +100,53 @@ class AgentRunner:
         for name in inject_skills:
             if name not in self.parts.skills:
                 raise NotFound("skill", name)
-        anchor = self._anchor(root_task_anchor, trace_id)
-        state, events = await self._open(drafts, config, trace_id, anchor)
+        anchor = anchor_given(root_task_anchor, self.parts, trace_id)
+        opened = await open_run(
+            self.parts, self.write, drafts, config, trace_id=trace_id, anchor=anchor
+        )
+        state = opened.state
         state.wanted_skills, state.known_skills = tuple(inject_skills), frozenset(self.parts.skills)
         state.skill_recency = skill_recency_threshold
-        for event in events:
+        for event in opened.events:
             yield event
         try:
-            async for event in self._turn(state, skill_recency_threshold):
+            async for event in self._turn(state, skill_recency_threshold, opened.was_left):
                 yield event
         except Stopped:
-            last = await self._stop(state)
+            last = await self._ends.stop(state)
         except Paused as pause:
-            last = await self._end(state, "paused", why=str(pause), command=pause.command)
+            last = await self._ends.pause(state, pause)
         except LeaseLost:
             raise
         except CyberAgentError as error:
-            last = await self._fail(state, error)
+            last = await self._ends.fail(state, error)
         else:
             return
         for event in last:
             yield event
 
-    # Opening -------------------------------------------------------------------------------
-
-    def _anchor(self, value: object, trace_id: str | None) -> RootTaskAnchor | None:
-        """Raises InvalidInput where a new recursive run has none, or another run has one."""
-        if value is not None and (trace_id is not None or not self.parts.recursive):
-            what = "a run that is stored already" if trace_id else "a run that is not recursive"
-            raise InvalidInput(f"root_task_anchor: {what} takes none")
-        if value is None:
-            if trace_id is None and self.parts.recursive:
-                raise InvalidInput("root_task_anchor: a recursive run needs one")
-            return None
-        return value if isinstance(value, RootTaskAnchor) else normalize_root_task_anchor(value)
-
-    async def _open(
-        self,
-        messages: Sequence[Message],
-        config: RunConfig,
-        trace_id: str | None,
-        anchor: RootTaskAnchor | None,
-    ) -> tuple[RunState, list[Event]]:
-        store = self.parts.store
-        system = [m for m in messages if m.role == "system"]
-        drafts = [m for m in messages if m.role != "system"]
-        if trace_id is None:
-            if not any(m.role == "user" for m in drafts):
-                raise InvalidInput("a new run needs a user message: its mission")
-            trace = await store.create_trace(
-                NewTrace(
-                    mission=next(m.text for m in drafts if m.role == "user"),
-                    config=config.to_json(),
-                    context={LINEAGE: []} if anchor else {},
-                    anchor=anchor,
-                    system_prompt=system[0].text if system else self.parts.system_prompt,
-                )
-            )
-            how = "started"
-            if anchor is not None:
-                drafts.append(root_opening(anchor, config.language))
-        else:
-            trace = await store.trace(trace_id)
-            if self.parts.recursive and not is_recursive(trace):
-                raise InvalidInput("this run has no root anchor: create it anew")
-            how = "resumed" if trace.last_call else "started"
-        state = await open_state(store, trace, config, self.parts)
-        state.context_providers = list(self.parts.context_providers)
-        state.tree = self.parts.tree or TreeBudget.of(await store.tree(trace.id))
-        if not state.system_prompt:
-            state.system_prompt = self.parts.system_prompt
-        events = await self._close_open_call(state)
-        turns = sum(1 for m in drafts if m.role == "user")
-        session = Session(
-            how=how,
-            provider=config.provider,
-            model=config.model,
-            preset=config.preset,
-            turn=trace.turn + turns,
-            owner=self.parts.owner,
-        )
-        dead, told = self._answers_to_dead_calls(state) if drafts else ([], [])
-        if any(self.parts.tools.delegates(m.name) for m in dead):
-            raise Conflict("its sub-agents are at work: go on with the run before you say more")
-        return state, events + await self.write(
-            state, [*dead, *drafts], [*told, session], status="running", turn=trace.turn + turns
-        )
-
-    @staticmethod
-    def _answers_to_dead_calls(state: RunState) -> tuple[list[Message], list[Event]]:
-        """Results for the calls of a batch that a dead process left, as new messages follow it:
-        stored with those, since after them nothing can answer it any more."""
-        message, waiting = unanswered(state.history)
-        if message is None:
-            return [], []
-        drafts, events = skipped_results(message, waiting, state)
-        why = "new messages came after a batch that a process left when it ended"
-        return drafts, [*events, Recovery(step="interrupted calls answered", why=why)]
-
-    async def _close_open_call(self, state: RunState) -> list[Event]:
-        """End the call that a dead process left open: its answer will never come."""
-        number = state.trace.last_call
-        last = (await self.parts.store.calls(state.trace.id, [number])).get(number)
-        if last is None or last.status != "sent":
-            return []
-        why = "the process that sent it ended before the answer was stored"
-        return await self.write(
-            state,
-            [],
-            [CallFailed(call=number, error=why, error_class="Interrupted")],
-            call=CallEnd(number=number, status="cancelled", error=why),
-        )
-
     # The loop ------------------------------------------------------------------------------
 
-    async def _turn(self, state: RunState, threshold: int) -> AsyncIterator[Event]:
+    async def _turn(self, state: RunState, threshold: int, was_left: bool) -> AsyncIterator[Event]:
         async for event in self._finish_batch(state):
             yield event
+        ending = Ending()
+        async for event in self._finish_answer(state, ending, was_left):
+            yield event
+        if ending.status is not None:
+            return
         async for event in self._inject_at_start(state, threshold):
             yield event
-        if (left := self._open_answer(state)) is not None:
-            ending = Ending()
-            async for event in self._after_answer(state, left, ending):
-                yield event
-            if ending.status is not None:
-                return
         while True:
+            if (end := await self._end_of_task(state)) is not None:
+                for event in end:
+                    yield event
+                return
             async for event in apply_commands(self._control, state, self.write):
                 yield event
             if self._family is not None and state.protocol is not None:
                 for event in await tell_anchor(self._family, self.write, state):
                     yield event
-                if (end := await self._end_of_task(state)) is not None:
-                    for event in end:
-                        yield event
-                    return
             for event in await self._keep_to_budget(state):
                 yield event
             outcome = Outcome()
@@ -256,18 +166,38 @@ class AgentRunner:
                 if ending.status is not None:
                     return
             else:
-                async for event in self._reflect_at_end(state):
-                    yield event
-                for event in await self._end(state, "completed", answer=outcome.message.text):
+                async for event in self._finish(state, Ending("completed", outcome.message.text)):
                     yield event
                 return
 
-    @staticmethod
-    def _open_answer(state: RunState) -> Message | None:
-        """The answer of a recursive run that was left before it was validated."""
-        last = state.history[-1].message if state.history and state.protocol else None
-        is_open = last is not None and last.source == "model" and not last.tool_calls
-        return last if is_open else None
+    async def _finish_answer(
+        self, state: RunState, ending: Ending, was_left: bool
+    ) -> AsyncIterator[Event]:
+        """What is left to do with an answer that nothing came after: in a recursive run it is not
+        judged yet; with ``was_left`` it, or the verdict on it, may have been the end."""
+        last = state.history[-1].message if state.history else None
+        is_final = last is not None and await self._is_final(state, last)
+        if last is not None and is_final and state.protocol is not None:
+            async for event in self._after_answer(state, last, ending):
+                yield event
+            return
+        found = Ending()
+        if was_left and state.protocol is not None and self._family is not None:
+            found = await after_verdict(self._family, state)
+        elif was_left and last is not None and is_final:
+            found = Ending("completed", last.text)
+        ending.status = found.status
+        async for event in self._finish(state, found):
+            yield event
+
+    async def _is_final(self, state: RunState, answer: Message) -> bool:
+        """Whether this is an answer that the run may end with."""
+        if answer.source != "model" or answer.tool_calls:
+            return False
+        number = cast("int", answer.metadata.get("call", 0))
+        call = (await self.parts.store.calls(state.trace.id, [number])).get(number)
+        was_cut = call is not None and call.finish_reason == "pause"
+        return not was_cut and not await self._has_say()
 
     async def _after_answer(
         self, state: RunState, answer: Message, ending: Ending
@@ -277,12 +207,19 @@ class AgentRunner:
             raise InvalidInput("a recursive run needs a spawner of sub-agents")
         async for event in after_answer(self._family, self.write, state, answer, ending):
             yield event
+        async for event in self._finish(state, ending):
+            yield event
+
+    async def _finish(self, state: RunState, ending: Ending) -> AsyncIterator[Event]:
+        """End the run as ``ending`` says, if it says so."""
         if ending.status is None:
             return
         if ending.status == "completed":
             async for event in self._reflect_at_end(state):
                 yield event
-        for event in await self._end(state, ending.status, answer=ending.answer, why=ending.why):
+        for event in await self._ends.end(
+            state, ending.status, answer=ending.answer, why=ending.why
+        ):
             yield event
 
     async def _end_of_task(self, state: RunState) -> list[Event] | None:
@@ -290,7 +227,7 @@ class AgentRunner:
         protocol = state.protocol
         if protocol is None or protocol.report is None or protocol.result is None:
             return None
-        return await self._end(state, "completed", answer=protocol.report.summary)
+        return await self._ends.end(state, "completed", answer=protocol.report.summary)
 
     async def _next_call(self, state: RunState, outcome: Outcome) -> AsyncIterator[Event]:
         """Make the window fit and ask. Where the provider says that it is too long after all,
@@ -415,14 +352,18 @@ class AgentRunner:
     # Tools ---------------------------------------------------------------------------------
 
     async def _finish_batch(self, state: RunState) -> AsyncIterator[Event]:
-        """Answer every call of the newest batch that has no result yet. After a restart only
-        calls of idempotent tools are run; the others are told that they were interrupted."""
+        """Answer every call of the newest batch that has no result yet. After a restart calls
+        that had begun are run if their tool is idempotent; the others are told that they were
+        interrupted."""
         message, waiting = unanswered(state.history)
         if message is None:
             return
         resumed = len(waiting) < len(message.tool_calls) or not self._is_fresh(state, message)
         if resumed:
-            lost = [c for c in waiting if not self.parts.tools.is_idempotent(c.name)]
+            begun = await self._begun(state, message)
+            lost = [
+                c for c in waiting if c.id in begun and not self.parts.tools.is_idempotent(c.name)
+            ]
             waiting = [c for c in waiting if c not in lost]
             why = "after the process ended in the middle of a batch of tool calls"
             drafts, events = skipped_results(message, lost, state)
@@ -432,62 +373,28 @@ class AgentRunner:
         async for event in self._tools.run(message, waiting, state):
             yield event
 
+    async def _begun(self, state: RunState, message: Message) -> set[str]:
+        """Ids of the calls of a message that may have begun to be run: that is told before they
+        are. Of a message that no run of ours made, nobody knows."""
+        found: set[str] = set()
+        is_ours = False
+        upto = state.trace.last_event
+        while upto > 0:
+            first = max(0, upto - LOOKED_BACK)
+            events = await self.parts.store.events(state.trace.id, first, upto - first)
+            told = [e for e in events if isinstance(e, ToolCalled)]
+            found |= {e.id for e in told if e.message == message.sequence}
+            own = [e for e in events if e.message == message.sequence]
+            is_ours = is_ours or any(isinstance(e, UsageReported) for e in own)
+            if any(isinstance(e, MessageStored) for e in own):
+                break
+            upto = first
+        return found if is_ours else {c.id for c in message.tool_calls}
+
     @staticmethod
     def _is_fresh(state: RunState, message: Message) -> bool:
         """Whether this very run stored the batch (else it is left over from another)."""
         return message.sequence in state.made_here
-
-    # Ends ----------------------------------------------------------------------------------
-
-    async def _end(
-        self,
-        state: RunState,
-        status: TraceStatus,
-        *,
-        answer: str = "",
-        why: str = "",
-        before: Sequence[Event] = (),
-        command: PendingCommand | None = None,
-    ) -> list[Event]:
-        """End the run in one commit: calls without results are answered, the status is set,
-        the command that asked for it has ended, and Done is the last event."""
-        message, waiting = unanswered(state.history)
-        drafts: list[Message] = []
-        events: list[Event] = []
-        if status == "paused" and any(self.parts.tools.delegates(c.name) for c in waiting):
-            message = None  # the same sub-agents go on later, and answer these calls
-        if message is not None:
-            drafts, events = skipped_results(message, waiting, state)
-        end = None
-        if command is not None:
-            end, told = ended(command)
-            events.append(told)
-        done = Done(
-            trace=state.trace.id, status=status, answer=answer, steps=state.answers, why=why
-        )
-        told_last = [*before, StatusChanged(status=status, why=why), done]
-        stored = await self.write(state, drafts, [*events, *told_last], status=status, command=end)
-        if command is not None:
-            await self._control.ended(command)
-        return stored
-
-    async def _stop(self, state: RunState) -> list[Event]:
-        """All stops that wait are the same stop; the run ends with the last of them."""
-        stops = [c for c in await self._control.pending() if c.name == "stop"]
-        events: list[Event] = []
-        if stops and not stops[-1].id:
-            return await self._end(state, "stopped", why=str(stops[-1].arguments["why"]))
-        for command in stops[:-1]:
-            end, told = ended(command)
-            events += await self.write(state, [], [told], command=end)
-            await self._control.ended(command)
-        last = stops[-1] if stops else None
-        why = f"stopped by {last.by if last and last.by else 'an operator'}"
-        return events + await self._end(state, "stopped", why=why, command=last)
-
-    async def _fail(self, state: RunState, error: CyberAgentError) -> list[Event]:
-        told = Error(error=str(error), error_class=type(error).__name__)
-        return await self._end(state, "failed", why=str(error), before=[told])
 
 
 def _why(asked_by: Json) -> str:
@@ -496,13 +403,3 @@ def _why(asked_by: Json) -> str:
 
 def _sum(one: float | None, other: float | None) -> float | None:
     return other if one is None else one + (other or 0.0)
-
-
-def as_message(value: Message | Mapping[str, Json]) -> Message:
-    """A draft from ``{"role": "user" | "system", "content": text}``. Raises InvalidInput."""
-    if isinstance(value, Message):
-        return value
-    role, content = value.get("role"), value.get("content")
-    if role not in ("user", "system") or not isinstance(content, str) or not content.strip():
-        raise InvalidInput("a message needs a role (user or system) and a text as its content")
-    return text_message(role, content, source="user")

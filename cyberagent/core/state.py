@@ -19,7 +19,7 @@ from cyberagent.core.events import Event
 from cyberagent.core.filecache import FileCache, reading_key
 from cyberagent.core.guards import Breaker, Calibration, Progress
 from cyberagent.core.injection import ASKED, injected_skills
-from cyberagent.core.lineage import open_protocol
+from cyberagent.core.lineage import is_contract, open_protocol
 from cyberagent.core.ports import PendingCommand, Plan, Replay, Store
 from cyberagent.core.protocol import ProtocolState
 from cyberagent.core.rebuild import recorded_window
@@ -32,7 +32,7 @@ from cyberagent.core.window import BrokenManifest, Item, Recorder
 class RunState:
     """One run at work. ``history`` is what the next call is made from. ``answers`` counts the
     model's answers on the main path, ``turn_answers`` and ``turn_tokens`` its answers since the
-    last user's message and what they read and wrote, ``nudged`` what it was told of that;
+    turn began and what they read and wrote, ``nudged`` what it was told of that;
     ``goals`` is replaced by the goal tools; ``made_here`` are messages that this very run
     stored; ``calls`` are the calls of the path by id, the newest of each; ``model`` is
     the one that is asked, ``compact_asked`` who asked for a compaction at the next safe point.
@@ -107,7 +107,7 @@ class RunState:
             self.deeds.update(
                 (c.name, c.arguments) for c in message.tool_calls if c.made_by == "model"
             )
-            if message.role == "user" and message.source in ("user", "operator"):
+            if begins_turn(message):
                 self.turn_answers, self.turn_tokens, self.nudged = 0, 0, ""
             self.nudged = str(message.metadata.get("nudge") or self.nudged)
             if message.source == "model":
@@ -126,9 +126,20 @@ class RunState:
             content = message.text if message.full_output is None else message.full_output
             self.files.put(key, content, message.sequence)
 
+    def with_told(self, stored: Sequence[Event]) -> list[Event]:
+        """Events that were stored just now and what sub-agents told meanwhile, by number."""
+        told, self.told = self.told, []
+        return sorted([*told, *stored], key=lambda e: e.number)
+
     def shows(self, sequence: int) -> bool:
         """Whether a stored message stands in the history, unedited."""
         return any(i.kind == "whole" and i.message.sequence == sequence for i in self.history)
+
+
+def begins_turn(message: Message) -> bool:
+    """Whether a turn begins with ``message``: a person's word, or a sub-agent's contract."""
+    is_said = message.role == "user" and message.source in ("user", "operator")
+    return is_said or is_contract(message)
 
 
 def _spent(message: Message) -> int:

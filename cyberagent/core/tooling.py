@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
@@ -72,32 +73,40 @@ class ToolStage:
                 yield event
             before = state.goals
             async for ran in self._ran(message, group, state, lane):
+                if ran is None:
+                    told, state.told = state.told, []
+                    for event in told:
+                        yield event
+                    continue
                 for event in await self._result(message, ran, state, before, lane):
                     yield event
                 before = state.goals
 
     async def _ran(
         self, message: Message, group: Sequence[ToolCall], state: RunState, lane: Lane | None
-    ) -> AsyncIterator[Ran]:
+    ) -> AsyncIterator[Ran | None]:
         """The calls of a group that ran, in their order; those that wait for sub-agents as each
-        ends, and not cut off by a stop: their sub-agents end in order, and the calls with them."""
-        if not self._tools.delegates(group[0].name):
+        ends, and not cut off by a stop: their sub-agents end in order, and the calls with them.
+        None: sub-agents told something meanwhile."""
+        if self._family is None or not self._tools.delegates(group[0].name):
             work = asyncio.gather(*(self._one(c, message, state, lane) for c in group))
             for ran in await unless_stopped(work, self._stop):
                 yield ran
             return
         tasks = [asyncio.ensure_future(self._one(c, message, state, lane)) for c in group]
         failed: BaseException | None = None
-        try:
-            for ended in asyncio.as_completed(tasks):
+        async with aclosing(self._family.as_ended(tasks)) as each:
+            async for ended in each:
+                if ended is None:
+                    yield None
+                    continue
                 try:
-                    yield await ended
+                    ran = ended.result()
                 except (Paused, Stopped) as error:
-                    failed = error  # the others come to their own rest
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+                    # The others come to their own rest. A stop is what the run ends with.
+                    failed = failed if isinstance(failed, Stopped) else error
+                    continue
+                yield ran
         if failed is not None:
             raise failed
 
@@ -195,7 +204,6 @@ class ToolStage:
                 )
             )
         context = None if lane else self._skill_record(result, state)
-        told, state.told = state.told, []
         stored = await self._store(
             state,
             [result],
@@ -204,7 +212,7 @@ class ToolStage:
             context=context,
             lane=lane,
         )
-        return [*told, *stored]
+        return state.with_told(stored)
 
     @staticmethod
     def _skill_record(result: Message, state: RunState) -> dict[str, Json] | None:

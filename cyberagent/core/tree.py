@@ -5,8 +5,9 @@ Source: docs/protocol.md, "In a run".
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cyberagent.core.config import Limits
 from cyberagent.core.errors import LimitReached
@@ -16,10 +17,13 @@ from cyberagent.core.types import Message
 
 @dataclass(slots=True)
 class TreeBudget:
-    """``steps``: model answers; ``cost``: US dollars, as far as prices are known."""
+    """``steps``: model answers on main paths; ``cost``: US dollars, as far as prices are known,
+    side branches included. ``growing`` is held while a trace is added, so that two that are
+    added at once are both counted."""
 
     steps: int = 0
     cost: float = 0.0
+    growing: asyncio.Lock = field(default_factory=asyncio.Lock, compare=False)
 
     @classmethod
     def of(cls, traces: Iterable[TreeTrace]) -> TreeBudget:
@@ -30,7 +34,7 @@ class TreeBudget:
         """Count messages that were stored just now, on whatever path."""
         for message in messages:
             if message.source == "model":
-                self.steps += 1
+                self.steps += not message.branch_id
                 self.cost += message.metadata.get("cost") or 0.0
 
     def check(self, limits: Limits) -> None:

@@ -7,17 +7,19 @@ Source: docs/protocol.md, "The validator's packet".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
 from cyberagent.core.config import RunConfig
 from cyberagent.core.errors import InvalidTaskValue
 from cyberagent.core.family import Ask, Family, Outcome
-from cyberagent.core.lineage import newest_contract
+from cyberagent.core.lineage import contract_in_force
+from cyberagent.core.ports import Store
 from cyberagent.core.protocol import ProtocolState
 from cyberagent.core.reports import TaskReport
 from cyberagent.core.state import RunState
+from cyberagent.core.streams import Stopped
 from cyberagent.core.types import Json, Message, text_message, utc_now
 from cyberagent.core.validation import (
     ValidationPacket,
@@ -32,6 +34,14 @@ from cyberagent.core.verdicts import (
     read_plan,
     unknown_result,
 )
+
+REASON_CHARS = 1_000
+"""Characters of a validator's reason that an agent is told; the whole stands in the record."""
+
+
+def briefly(text: str, most: int = REASON_CHARS) -> str:
+    """``text`` as an agent is told it: what one model wrote must not flood another's window."""
+    return text if len(text) <= most else f"{text[:most]}… [{len(text) - most:,} more characters]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +66,10 @@ async def judge(
     candidate: Message | None = None,
 ) -> Judged:
     """The verdict on ``report``, or on the root's ``candidate`` answer. ``call`` and ``message``
-    name what is judged, so that it is judged once. Raises Paused."""
+    name what is judged, so that it is judged once. Raises Paused, Stopped, LimitReached."""
     protocol = cast("ProtocolState", state.protocol)
-    path = await family.store.path(state.trace.id)
-    plan = _plan(family, state.config, protocol, path)
+    path = await opened(family.store, state.trace.id, await family.store.path(state.trace.id))
+    plan = await _plan(family, state.config, protocol)
     artifacts = await asyncio.to_thread(
         resolve_artifacts, report, lambda name: family.spawner.read(state.config, name)
     )
@@ -86,16 +96,34 @@ async def judge(
         seconds=state.config.limits.validator_timeout_seconds,
     )
     outcome = await family.attend(state, ask)
+    if outcome.status == "stopped" and family.is_stopped:
+        raise Stopped  # the run's stop is no verdict: it is asked for again when the run goes on
     return Judged(_read(outcome, packet), outcome.trace.id)
 
 
-def _plan(
-    family: Family, config: RunConfig, protocol: ProtocolState, path: Sequence[Message]
-) -> ValidationPlan:
+async def opened(store: Store, trace_id: str, path: Sequence[Message]) -> list[Message]:
+    """A path with what its summaries stand for in their places: a summary is the agent's own
+    word, and what it stands for holds the real results. One whose messages are not stored stays."""
+    for place in range(len(path) - 1, -1, -1):
+        last = _stands_for(path[place])
+        if last and last in await store.messages(trace_id, [last]):
+            before = await store.path(trace_id, head=last)
+            return [*await opened(store, trace_id, before), *path[place + 1 :]]
+    return list(path)
+
+
+def _stands_for(message: Message) -> int:
+    """The last message that a summary stands for; 0 where it names none, or is no summary."""
+    note = message.metadata.get("stands_for") if message.source == "summary" else None
+    last = cast("Mapping[str, Json]", note).get("last") if isinstance(note, Mapping) else None
+    return last if isinstance(last, int) and 0 < last < message.sequence else 0
+
+
+async def _plan(family: Family, config: RunConfig, protocol: ProtocolState) -> ValidationPlan:
     """The plan that was fixed with the contract; a new one where the anchor was revised since,
     and for the root."""
-    contract = newest_contract(path)
-    if contract is not None and protocol.brief is not None:
+    contract = await contract_in_force(family.store, protocol)
+    if contract is not None:
         try:
             plan = read_plan(contract.metadata.get("plan"))
         except InvalidTaskValue:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cyberagent.core.types import Message
+from cyberagent.core.types import Json, Message
 from cyberagent.trace.goals import Goal, GoalTree
 from cyberagent.trace.plan_text import INDENT, MARKS, flat
 from cyberagent.trace.rows import (
@@ -43,7 +43,7 @@ from cyberagent.trace.tree import Branch, pair
 
 __all__ = [
     "BranchRow", "CallRow", "ChildRow", "GhostRow", "GoalRow", "MessageRow", "MissionRow", "Row",
-    "SummaryRow", "goal_rows", "merged_text", "row_count", "rows_of", "terminal_safe",
+    "SummaryRow", "goal_rows", "happened", "merged_text", "row_count", "rows_of", "terminal_safe",
 ]  # fmt: skip
 
 FOLDED_ROWS = 2
@@ -101,6 +101,12 @@ _WORDS: dict[str, dict[str, Any]] = {
         "review": " [review: {word}]",
         "review_by": " [review by {who}: {word}]",
         "against": "{word}, against the verdict {against}",
+        "ChildStarted": "{name} {child} begins: {mission}",
+        "resumed": "{name} {child} goes on: {mission}",
+        "ChildEnded": "{name} {child} ended: {status}",
+        "Judged": "verdict of {name} {child}: {verdict}",
+        "Verdict": "verdict on this run: {verdict}",
+        "AnchorRevised": "the root anchor was revised by {by}",
     },
     "zh": {
         "mission": "任务: ",
@@ -129,8 +135,8 @@ _WORDS: dict[str, dict[str, Any]] = {
         "child": "{name} {id} ({status}): {mission}",
         "child_steps": "{status}, {steps} {step_word}",
         "child_goal": " — {goal}",
-        "child_verdict": " [结论: {word}]",
-        "judged": "验证者 {id} 的结论: {word}",
+        "child_verdict": " [裁决: {word}]",
+        "judged": "验证者 {id} 的裁决: {word}",
         "names": {
             "": "子代理",
             "agent": "代理",
@@ -149,7 +155,7 @@ _WORDS: dict[str, dict[str, Any]] = {
             "stopped": "已停止",
             "interrupted": "已中断",
         },
-        "verdicts": {"passed": "通过", "failed": "未通过", "unknown": "无法判定"},
+        "verdicts": {"passed": "通过", "failed": "失败", "unknown": "无法判断"},
         "decisions": {
             "ACCEPT": "已接受",
             "REVISE_CHILD": "需修订",
@@ -157,12 +163,18 @@ _WORDS: dict[str, dict[str, Any]] = {
             "ABANDON": "已放弃",
         },
         "anchor": "根锚点: ",
-        "contract": "合同: ",
+        "contract": "任务书: ",
         "report": " [报告: {word}]",
-        "verdict": " [结论: {word}]",
-        "review": " [评审: {word}]",
-        "review_by": " [{who} 的评审: {word}]",
-        "against": "{word}，与结论“{against}”相反",
+        "verdict": " [裁决: {word}]",
+        "review": " [审核: {word}]",
+        "review_by": " [{who} 的审核: {word}]",
+        "against": "{word}，与裁决“{against}”相反",
+        "ChildStarted": "{name} {child} 开始: {mission}",
+        "resumed": "{name} {child} 继续: {mission}",
+        "ChildEnded": "{name} {child} 结束: {status}",
+        "Judged": "{name} {child} 的裁决: {verdict}",
+        "Verdict": "对本次运行的裁决: {verdict}",
+        "AnchorRevised": "根锚点由 {by} 修订",
     },
 }
 _COLORS = {"completed": "32", "abandoned": "31", "in_progress": "36;1", "pending": "0", "dim": "2"}
@@ -231,6 +243,27 @@ def merged_text(
     yield text.line(
         progress + (text.words["current"].format(id=tree.current) if tree.current else "")
     )
+
+
+def happened(event: Mapping[str, Json], *, language: str = "en") -> str:
+    """A line for an event that no row shows at once: what sub-agents do, a verdict, another
+    anchor; "" for all others. ``Judged``, which is no stored event, is a validator's verdict on
+    another trace. Indented, as what hangs on a row is; safe for a terminal."""
+    words = _WORDS.get(language, _WORDS["en"])
+    kind = str(event.get("event", ""))
+    if kind not in _HAPPENED:
+        return ""
+    told = {name: flat(str(event.get(name) or ""), 120) for name in _HAPPENED_FIELDS}
+    told["name"] = words["names"].get(told["agent"], words["names"][""])
+    told["status"] = words["statuses"].get(told["status"], told["status"])
+    told["verdict"] = words["verdicts"].get(told["verdict"], told["verdict"])
+    form: str = words["resumed" if event.get("resumed") else kind]
+    why = f" — {told['why']}" if told["why"] else ""
+    return terminal_safe(f"{INDENT}↳ {form.format(**told)}{why}")
+
+
+_HAPPENED = frozenset({"ChildStarted", "ChildEnded", "Judged", "Verdict", "AnchorRevised"})
+_HAPPENED_FIELDS = ("agent", "child", "mission", "status", "verdict", "by", "why")
 
 
 def _is_step(message: Message) -> bool:

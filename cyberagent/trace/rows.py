@@ -356,8 +356,8 @@ _MAIN = (
 
 def short_arguments(call: ToolCall, longest: int = LONGEST_ARGUMENT) -> str:
     """A call's arguments in a few words: ``"models/user.py"``, ``"app.py", 3 hunks``,
-    ``done="1"``. Texts are quoted as in JSON and cut to ``longest`` characters; what is not a
-    JSON object is shown as it was written."""
+    ``done="1"``; of a contract its objective. Texts are quoted as in JSON and cut to ``longest``
+    characters; what is not a JSON object is shown as it was written."""
     value = call.parsed()
     if not isinstance(value, dict):
         return flat(call.arguments[: longest * 10], longest) if call.arguments else ""
@@ -373,7 +373,8 @@ def _argument(name: str, value: Json, longest: int) -> str:
         word = "hunks" if name in ("edits", "hunks") else name
         return f"{len(cast('list[Json]', value))} {word}"
     if isinstance(value, dict):
-        return f"{name}={{…}}"
+        told: Json = cast("dict[str, Json]", value).get("objective")
+        return f"{name}={_quoted(told, longest)}" if isinstance(told, str) else f"{name}={{…}}"
     if isinstance(value, str):
         lines = value.count("\n") + 1
         return f"{name}: {lines} lines" if lines > 1 else f"{name}={_quoted(value, longest)}"

@@ -16,7 +16,7 @@ from cyberagent.core.reports import normalize_task_report
 from cyberagent.core.reviewing import BY_PARENT, reviewed
 from cyberagent.core.state import RunState
 from cyberagent.core.types import utc_now
-from cyberagent.core.validating import judge
+from cyberagent.core.validating import briefly, judge
 from cyberagent.core.verdicts import Reviewer
 from cyberagent.core.wording import label
 from cyberagent.tools.registry import tool
@@ -60,7 +60,7 @@ async def submit_report(context: ToolContext, report: dict[str, Any]) -> ToolOut
     )
     verdict = judged.result
     text = label(context.config.language, "report_taken").format(
-        verdict=verdict.verdict, reason=verdict.reason or "-"
+        verdict=verdict.verdict, reason=briefly(verdict.reason) or "-"
     )
     record = [entry_to_json(Reported(value)), entry_to_json(Validated(verdict))]
     told = Verdict(
@@ -104,7 +104,9 @@ def review_child(
         sequence=state.trace.last_sequence + 1,
     )
     language = context.config.language
-    text = label(language, f"review_{review.decision.lower()}").format(child=child.strip())
+    lines = [label(language, f"review_{review.decision.lower()}").format(child=child.strip())]
+    lines += [label(language, "ref_made").format(**ref) for ref in record[0]["ref"]]
+    lines += [warning] if warning else []
     told = Reviewed(
         child=child.strip(),
         decision=review.decision,
@@ -113,7 +115,7 @@ def review_child(
         message=-1,
     )
     return ToolOutcome(
-        text=f"{text}\n{warning}" if warning else text,
+        text="\n".join(lines),
         shorten=False,
         metadata={"protocol": record},
         events=(told,),

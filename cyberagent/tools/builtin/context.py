@@ -77,7 +77,7 @@ async def get_current_context(context: ToolContext) -> str:
     state, language = context.state, context.config.language
     now = context.now or datetime.now(UTC).isoformat(timespec="seconds")
     title = f"{label(language, 'context_title')}\n{label(language, 'context_time')}: {now}"
-    sections = [title, *task_sections(state.protocol, language), _plan(state.goals, language)]
+    sections = [title, *task_sections(state, language), _plan(state.goals, language)]
     sections.append(_collaborators(state.collaborators, language))
     sections.append(_notifications(state.notifications, language))
     public = PublicState(context.trace_id, state.goals.to_json(), context.workspace, language, now)

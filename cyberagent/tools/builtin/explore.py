@@ -12,11 +12,13 @@ from dataclasses import replace
 
 from cyberagent.core.delegation import activity
 from cyberagent.core.errors import InvalidInput, ToolFailed
-from cyberagent.core.family import AgentKind, Ask, Family, Outcome
+from cyberagent.core.family import ENDED, AgentKind, Ask, Family, Outcome
+from cyberagent.core.lineage import spawned
 from cyberagent.core.ports import ToolContext, ToolOutcome
 from cyberagent.core.state import RunState
-from cyberagent.core.streams import Paused
+from cyberagent.core.streams import Paused, Stopped
 from cyberagent.core.types import Message, Reasoning, text_message
+from cyberagent.core.validating import briefly
 from cyberagent.core.window import Item
 from cyberagent.core.wording import label
 from cyberagent.tools.registry import tool
@@ -25,6 +27,12 @@ MOST_BRANCHES = 8
 MAX_TASK_CHARS = 16_000
 CONCLUSION_CHARS = 6_000
 """Characters of a conclusion that come back; the rest is read with ``read_conclusion``."""
+
+TOLD_TASK_CHARS = 200
+"""Characters of a question that are told with its conclusion: who asked knows it."""
+
+ASKING = ("explore", "research")
+"""Kinds of sub-agents that look into a question and make no contract."""
 
 
 @tool(framework=True, idempotent=True, parallel_safe=True, delegates=True)
@@ -70,22 +78,45 @@ async def delegate_research(run: ToolContext, task: str, context: str = "") -> T
 async def read_conclusion(
     context: ToolContext, child: str, offset: int = 0, limit: int = CONCLUSION_CHARS
 ) -> str:
-    """Read the conclusion of a sub-agent of yours in slices, where it was too long to be shown.
+    """Read the conclusion or the report of a sub-agent of yours in slices, where it was too long
+    to be shown.
 
     Args:
         child: The sub-agent's id.
         offset: Characters to pass over.
         limit: Characters to read, 16000 at most.
     """
-    family, state = _family(context), context.state
-    found = {t.state.id: t.state for t in await family.store.tree(state.trace.id)}
-    one = found.get(child.strip())
-    if one is None or one.parent_trace != state.trace.id:
-        raise InvalidInput(f"this run has no sub-agent {child[:80]!r}")
-    text = (await family.outcome(state, one.id)).answer
     if not 1 <= limit <= MAX_TASK_CHARS or offset < 0:
         raise InvalidInput(f"limit must be from 1 to {MAX_TASK_CHARS}, offset 0 or more")
-    return text[offset : offset + limit] or label(context.config.language, "nothing_there")
+    name, language = child.strip(), context.config.language
+    text = await _handed_over(context, name)
+    if not text:
+        return label(language, "nothing_there")
+    if offset >= len(text):
+        raise InvalidInput(f"offset must be from 0 to {len(text) - 1}, not {offset}")
+    shown = text[offset : offset + limit]
+    if left := len(text) - offset - len(shown):
+        shown += " " + label(language, "conclusion_cut").format(count=left, child=name)
+    return shown
+
+
+async def _handed_over(context: ToolContext, child: str) -> str:
+    """What a sub-agent of this very run handed over: its report, as this run's own record has it,
+    or the answer of one that looked into a question. Nothing else can be read by a trace's id,
+    and not what an agent said without a report."""
+    family = _family(context)
+    state: RunState = context.state
+    known = state.protocol.children.get(child) if state.protocol else None
+    if known is not None and known.report is not None:
+        return known.report.text
+    members = await family.store.tree(state.trace.id)
+    one = next((t.state for t in members if t.state.id == child), None)
+    mine = one is not None and one.parent_trace == state.trace.id
+    if one is None or not mine or spawned(one).get("kind") not in ASKING:
+        raise InvalidInput(f"this run has no sub-agent {child[:80]!r} that handed something over")
+    if one.status not in ENDED:
+        raise InvalidInput(f"the sub-agent {child} has not come to its end")
+    return (await family.outcome(state, child)).answer
 
 
 # The sub-agents ------------------------------------------------------------------------------
@@ -150,8 +181,11 @@ def inherited(history: Sequence[Item]) -> tuple[Message, ...]:
 
 async def _answered(context: ToolContext, asks: Sequence[Ask]) -> ToolOutcome:
     family, state = _family(context), context.state
+    new = [ask for ask in asks if await family.find(state, ask) is None]
+    if new:  # all of them or none: what some found must not be lost to the lack of room
+        await family.check_room(state, len(new))
     if context.config.children == "parallel":
-        work = [asyncio.ensure_future(family.attend(state, ask)) for ask in asks]
+        work = [asyncio.ensure_future(_attended(family, state, ask)) for ask in asks]
         try:
             await asyncio.wait(work)
         finally:
@@ -160,7 +194,9 @@ async def _answered(context: ToolContext, asks: Sequence[Ask]) -> ToolOutcome:
             await asyncio.gather(*work, return_exceptions=True)
         outcomes = _all_of(work)
     else:
-        outcomes = [await family.attend(state, ask) for ask in asks]
+        outcomes = [await _attended(family, state, ask) for ask in asks]
+    if not any(outcomes):
+        raise Stopped
     language = context.config.language
     lines = [label(language, "sub_activity")]
     lines += [_did(a, o, language) for a, o in zip(asks, outcomes, strict=True)]
@@ -169,11 +205,19 @@ async def _answered(context: ToolContext, asks: Sequence[Ask]) -> ToolOutcome:
     return ToolOutcome(
         text="\n".join(lines),
         shorten=False,
-        metadata={"children": [o.trace.id for o in outcomes]},
+        metadata={"children": [o.trace.id for o in outcomes if o is not None]},
     )
 
 
-def _all_of(work: Sequence[asyncio.Future[Outcome]]) -> list[Outcome]:
+async def _attended(family: Family, state: RunState, ask: Ask) -> Outcome | None:
+    """None: the run was stopped before this one began; what the others found still counts."""
+    try:
+        return await family.attend(state, ask)
+    except Stopped:
+        return None
+
+
+def _all_of(work: Sequence[asyncio.Future[Outcome | None]]) -> list[Outcome | None]:
     """The outcomes, or the first trouble; a pause only where nothing worse happened."""
     errors = [e for w in work if (e := w.exception()) is not None]
     for error in sorted(errors, key=lambda e: isinstance(e, Paused)):
@@ -181,14 +225,20 @@ def _all_of(work: Sequence[asyncio.Future[Outcome]]) -> list[Outcome]:
     return [w.result() for w in work]
 
 
-def _did(ask: Ask, outcome: Outcome, language: str) -> str:
-    ended = "" if outcome.status == "completed" else f" ({outcome.status}: {outcome.why})"
+def _did(ask: Ask, outcome: Outcome | None, language: str) -> str:
+    if outcome is None:
+        return f"{ask.index + 1}. {label(language, 'not_begun')}"
+    why = briefly(outcome.why)
+    ended = "" if outcome.status == "completed" else f" ({outcome.status}: {why})"
     return f"{ask.index + 1}. {outcome.trace.id}: {activity(outcome, language)}{ended}"
 
 
-def _concluded(ask: Ask, outcome: Outcome, language: str) -> str:
-    text = outcome.answer or label(language, "nothing_there")
+def _concluded(ask: Ask, outcome: Outcome | None, language: str) -> str:
+    text = (outcome.answer if outcome else "") or label(language, "nothing_there")
     shown = text[:CONCLUSION_CHARS]
-    if left := len(text) - len(shown):
-        shown += label(language, "conclusion_cut").format(count=left, child=outcome.trace.id)
-    return f"{ask.index + 1}. {ask.mission}\n{shown}"
+    if outcome and (left := len(text) - len(shown)):
+        shown += " " + label(language, "conclusion_cut").format(count=left, child=outcome.trace.id)
+    task = (
+        ask.mission if len(ask.mission) <= TOLD_TASK_CHARS else f"{ask.mission[:TOLD_TASK_CHARS]}…"
+    )
+    return f"{ask.index + 1}. {task}\n{shown}"

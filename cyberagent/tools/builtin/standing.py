@@ -6,17 +6,26 @@ Metadata only: neither the contract nor a ref is expanded. Source: docs/protocol
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from cyberagent.core.delegation import refs_text
 from cyberagent.core.lineage import anchor_text
 from cyberagent.core.protocol import ProtocolState
 from cyberagent.core.protocol_view import Child
+from cyberagent.core.window import Item
 from cyberagent.core.wording import label
 
 OBJECTIVE_CHARS = 200
 
 
-def task_sections(protocol: ProtocolState | None, language: str) -> list[str]:
-    """The sections of a recursive run; none of any other."""
+MOST_CITED = 30
+"""Newest results that are listed with their numbers, to be named as evidence."""
+
+
+def task_sections(state: Any, language: str) -> list[str]:
+    """The sections of a recursive run with this :class:`RunState`; none of any other."""
+    protocol: ProtocolState | None = state.protocol
     if protocol is None:
         return []
     found = [f"{label(language, 'context_anchor')}\n{anchor_text(protocol.anchor)}"]
@@ -31,6 +40,8 @@ def task_sections(protocol: ProtocolState | None, language: str) -> list[str]:
     if grants := protocol.catalogue.grants:
         refs = refs_text([g.snapshot for g in grants], language)
         found.append(f"{label(language, 'context_refs')}\n{refs}")
+    if protocol.brief is not None and (results := _results(state.history)):
+        found.append(label(language, "context_evidence").format(results=results))
     if protocol.children:
         lines = [_child(c, language) for c in protocol.children.values()]
         lines += [
@@ -38,6 +49,17 @@ def task_sections(protocol: ProtocolState | None, language: str) -> list[str]:
         ]
         found.append("\n".join([label(language, "context_children"), *lines]))
     return found
+
+
+def _results(history: Sequence[Item]) -> str:
+    """The newest results of the window with their numbers: nothing else tells a model how its
+    messages are called."""
+    numbered = [
+        f"{i.message.sequence} ({i.message.name})"
+        for i in history
+        if i.message.role == "tool" and i.kind == "whole" and not i.message.is_placeholder
+    ]
+    return ", ".join(numbered[-MOST_CITED:])
 
 
 def _child(child: Child, language: str) -> str:
