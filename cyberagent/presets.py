@@ -286,7 +286,10 @@ class Spawning:
             tools = parent.tools or names
             tools = tools if "submit_report" in tools else (*tools, "submit_report")
             return parent.with_(tools=tools, system_prompt=None)
-        return resolve(_bare(parent, "explore"), self.environment)
+        tools = preset_named("explore").tools
+        if parent.tools is not None:  # it may do no more than the run that asks it
+            tools = tuple(t for t in tools if t in parent.tools or t in _PLANNING)
+        return resolve(_bare(parent, "explore").with_(tools=tools), self.environment)
 
     def system_prompt(self, config: RunConfig) -> str:
         return system_prompt(config, self.skills)

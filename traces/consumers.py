@@ -1,8 +1,9 @@
 """Live updates over WebSocket: of one run, and of the list of runs.
 
 What is told over the channel layer are numbers; a consumer reads the rows after its watcher's
-number, so that nothing is missed and nothing comes twice. Whoever watches is asked for again:
-who signed out or lost the trace hears nothing more within ``ASKED_EVERY``.
+number, so that nothing is missed and nothing comes twice. Of what is below a run its watcher is
+sent states, not steps: the newest line of each sub-agent that changed. Whoever watches is asked
+for again: who signed out or lost the trace hears nothing more within ``ASKED_EVERY``.
 Source: docs/pages.md, "Live".
 """
 
@@ -24,11 +25,18 @@ from django.utils import translation
 
 from cyberagent.core.errors import NotFound
 from cyberagent.core.types import Json
-from traces import access, fragments, lease, live
+from traces import access, boardviews, fragments, lease, live
+from traces.below import MOST, Below, below
 from traces.models import Trace
 
 GATHER_SECONDS = 0.12
 """News is gathered for so long before it is sent: a busy run makes ten messages a second."""
+
+BELOW_SECONDS = 0.5
+"""A line of a sub-agent is sent twice a second at most, however fast it works."""
+
+BOARD_SECONDS = 1.0
+"""A board is sent whole, and once a second at most."""
 
 LIST_GATHER_SECONDS = 0.5
 ASKED_EVERY = 2.0
@@ -115,14 +123,18 @@ class Watcher(AsyncWebsocketConsumer):
         return get_user(SimpleNamespace(session=type(session._wrapped)(key)))
 
 
-class RunConsumer(Watcher):
-    """``?after=N``: the last event that the page has. Sends batches (docs/pages.md, "Live") and
-    the pieces of the answer that is being written."""
+class TreeWatcher(Watcher):
+    """Hears of one trace, and of all that are below it: those that come later too."""
+
+    below_seconds = BELOW_SECONDS
 
     async def connect(self) -> None:
         self.trace_id: str = self.scope["url_route"]["kwargs"]["trace_id"]
         self.can_act = False
-        self._deltas: list[dict[str, Json]] = []
+        self._heard: set[str] = set()
+        self._telling: asyncio.Task[None] | None = None
+        self._tell_again = False
+        self._told_at = 0.0
         await super().connect()
 
     def ask(self) -> int:
@@ -138,11 +150,75 @@ class RunConsumer(Watcher):
 
     async def join(self) -> None:
         await self.channel_layer.group_add(live.group_of(self.trace_id), self.channel_name)
-        for message in await database_sync_to_async(self._so_far)():
-            self._deltas.append(message)
+        await self.read_below()
+
+    async def disconnect(self, code: int) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+        await super().disconnect(code)
 
     async def leave(self) -> None:
-        await self.channel_layer.group_discard(live.group_of(self.trace_id), self.channel_name)
+        for trace_id in (self.trace_id, *self._heard):
+            await self.channel_layer.group_discard(live.group_of(trace_id), self.channel_name)
+
+    async def read_below(self) -> list[Below]:
+        """What is below the trace now, and listen to all of it."""
+        while True:
+            found = await database_sync_to_async(below)(self.trace_id)
+            new = {one.id for one in found} - self._heard
+            if not new:
+                return found
+            # What they did before they were listened to is read after it.
+            for trace_id in new:
+                await self.channel_layer.group_add(live.group_of(trace_id), self.channel_name)
+            self._heard |= new
+
+    async def trace_news(self, message: dict[str, Any]) -> None:
+        if message["trace"] == self.trace_id:
+            self.soon()
+        else:
+            self.below_soon()
+
+    async def trace_delta(self, message: dict[str, Any]) -> None:
+        """Text that is being written: of no use here."""
+
+    def below_soon(self) -> None:
+        """Tell what changed below, in a moment if that was done just now."""
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell_soon())
+        else:
+            self._tell_again = True
+
+    async def _tell_soon(self) -> None:
+        while True:
+            await asyncio.sleep(max(0.0, self._told_at + self.below_seconds - time.monotonic()))
+            self._tell_again = False
+            if code := await self.refused():
+                await self.close(code)
+                return
+            await self.send_below(await self.read_below())
+            self._told_at = time.monotonic()
+            if not self._tell_again:
+                return
+
+    async def send_below(self, found: list[Below]) -> None:
+        raise NotImplementedError
+
+
+class RunConsumer(TreeWatcher):
+    """``?after=N``: the last event that the page has. Sends batches (docs/pages.md, "Live"), the
+    pieces of the answer that is being written, and the lines of sub-agents that changed."""
+
+    async def connect(self) -> None:
+        self._deltas: list[dict[str, Json]] = []
+        self._clocks: dict[str, int] = {}
+        await super().connect()
+
+    async def join(self) -> None:
+        await self.channel_layer.group_add(live.group_of(self.trace_id), self.channel_name)
+        self._clocks = {one.id: one.clock for one in await self.read_below()}
+        for message in await database_sync_to_async(self._so_far)():
+            self._deltas.append(message)
 
     def _so_far(self) -> list[dict[str, Json]]:
         """What was written of an answer before this watcher came."""
@@ -161,7 +237,8 @@ class RunConsumer(Watcher):
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         """``{"after": N}``: the client missed something and asks again from N on.
-        ``{"lease": true}``: it wants to know whether the run's owner is still alive."""
+        ``{"lease": true}``: it wants to know whether the run's owner is still alive.
+        ``{"lines": {id: clock}}``: it was away, and shows these lines of sub-agents."""
         self._asked = 0.0
         try:
             wanted = json.loads(text_data or "")
@@ -175,6 +252,10 @@ class RunConsumer(Watcher):
         if isinstance(after, int) and 0 <= after < 2**31:
             self.after = after
             self.soon(0)
+        lines = wanted.get("lines")
+        if isinstance(lines, dict) and 0 < len(lines) <= MOST:
+            self._clocks |= {i: c for i, c in lines.items() if isinstance(c, int)}
+            self.below_soon()
 
     def _lease(self) -> dict[str, Json]:
         trace = Trace.objects.only("status", "lease_until").get(pk=self.trace_id)
@@ -182,10 +263,9 @@ class RunConsumer(Watcher):
         until = trace.lease_until
         return {"lease": until.isoformat() if until else None, "gone": gone}
 
-    async def trace_news(self, message: dict[str, Any]) -> None:
-        self.soon()
-
     async def trace_delta(self, message: dict[str, Any]) -> None:
+        if message["trace"] != self.trace_id:
+            return
         new = {k: message[k] for k in ("call", "offset", "text", "stream")}
         old = self._deltas[-1] if self._deltas else None
         if (
@@ -202,12 +282,51 @@ class RunConsumer(Watcher):
         deltas, self._deltas = self._deltas, []
         for delta in deltas:
             await self.send(text_data=json.dumps({"delta": delta}))
+        after = self.after
         upto, text = await database_sync_to_async(fragments.batch)(
-            self.trace_id, self.after, self.language, self.can_act
+            self.trace_id, after, self.language, self.can_act
         )
         if text:
             self.after = upto
             await self.send(text_data=text)
+            if await database_sync_to_async(fragments.stirs_below)(self.trace_id, after, upto):
+                self.below_soon()
+
+    async def send_below(self, found: list[Below]) -> None:
+        changed = [one for one in found if one.clock != self._clocks.get(one.id)]
+        self._clocks = {one.id: one.clock for one in found}
+        if changed:
+            lines = await database_sync_to_async(fragments.children_json)(changed, self.language)
+            await self.send(text_data=json.dumps({"children": lines}))
+
+
+class BoardConsumer(TreeWatcher):
+    """``?clock=TEXT``: the board that the page has. Where there is another one it is sent whole,
+    ``{"board": html, "html": out-of-band pieces, "clock": text}``."""
+
+    below_seconds = BOARD_SECONDS
+
+    async def connect(self) -> None:
+        query = parse_qs(self.scope["query_string"].decode("ascii", "replace"))
+        self._clock = query.get("clock", [""])[0]
+        await super().connect()
+
+    async def trace_news(self, message: dict[str, Any]) -> None:
+        self.below_soon()
+
+    async def send_news(self) -> None:
+        """Asked for once, on connecting: what happened while the page was away."""
+        self.below_soon()
+
+    async def send_below(self, found: list[Below]) -> None:
+        clock = await database_sync_to_async(boardviews.clock_of)(self.trace_id, found)
+        if clock == self._clock:
+            return
+        text = await database_sync_to_async(boardviews.live_json)(
+            self.trace_id, clock, self.language
+        )
+        self._clock = clock
+        await self.send(text_data=text)
 
 
 class RunsConsumer(Watcher):

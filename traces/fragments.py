@@ -25,9 +25,10 @@ from cyberagent.core.guards import reserve
 from cyberagent.core.measure import KINDS
 from cyberagent.core.types import Json
 from traces import treerows, treeview
+from traces.below import Below
 from traces.models import Event, ModelCall, Trace
 from traces.rendering import page_text
-from traces.rowviews import rows_html
+from traces.rowviews import child_html, rows_html
 from traces.runs import environment
 from traces.treeview import Tree
 
@@ -155,21 +156,24 @@ def list_row_html(trace: Trace, user: Any) -> str:
 LONGEST_BATCH = 500
 """Events; who is further behind loads the tree anew."""
 
-_GOALS_CHANGE = frozenset(
-    {"GoalChanged", "BranchEnded", "ChildStarted", "ChildEnded", "StatusChanged", "Done"}
-)
+_GOALS_CHANGE = frozenset({"GoalChanged", "BranchEnded", "StatusChanged", "Done"})
+_ROWS_CHANGE = frozenset({"ChildStarted", "ChildEnded", "Verdict", "Reviewed", "AnchorRevised"})
+"""Beside new messages: they change what hangs on the row of theirs."""
+
 _WINDOW_CHANGES = frozenset({"CallStarted", "Usage"})
 _ACTS_CHANGE = frozenset({"StatusChanged", "Command", "Done", "Session"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """``newest``: of each kind of event in it the last one's number."""
+    """``newest``: of each kind of event in it the last one's number; ``messages``: new ones;
+    ``changed``: older ones on which something hangs now that did not, or that changed."""
 
     after: int
     upto: int
     newest: Mapping[str, int]
     messages: tuple[int, ...] = field(default=())
+    changed: tuple[int, ...] = field(default=())
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -189,7 +193,7 @@ def batch(trace_id: str, after: int, language: str, can_act: bool) -> tuple[int,
 def _batch_json(trace_id: str, after: int, upto: int, language: str, can_act: bool) -> str:
     trace = Trace.objects.select_related("owner").get(pk=trace_id)
     with translation.override(language):
-        found = None if upto - after > LONGEST_BATCH else _read(trace, after, upto)
+        found = _read(trace_id, after, upto)
         if found is None or "Rewound" in found.kinds:
             body = _anew(trace, can_act)
         else:
@@ -200,11 +204,29 @@ def _batch_json(trace_id: str, after: int, upto: int, language: str, can_act: bo
 _ALL = _WINDOW_CHANGES | _ACTS_CHANGE
 
 
-def _read(trace: Trace, after: int, upto: int) -> _Batch:
-    events = Event.objects.filter(trace=trace, number__gt=after, number__lte=upto)
+@lru_cache(maxsize=256)
+def _read(trace_id: str, after: int, upto: int) -> _Batch | None:
+    """None where it is too much."""
+    if upto - after > LONGEST_BATCH:
+        return None
+    events = Event.objects.filter(trace=trace_id, number__gt=after, number__lte=upto)
     found = list(events.order_by("number").values_list("kind", "number", "message"))
     messages = dict.fromkeys(m for kind, _, m in found if kind == "MessageStored" and m)
-    return _Batch(after, upto, {kind: number for kind, number, _ in found}, tuple(messages))
+    changed = dict.fromkeys(
+        m for kind, _, m in found if kind in _ROWS_CHANGE and m and m not in messages
+    )
+    newest = {kind: number for kind, number, _ in found}
+    return _Batch(after, upto, newest, tuple(messages), tuple(changed))
+
+
+_BELOW_CHANGES = frozenset({"ChildStarted", "ChildEnded", "Verdict"})
+
+
+def stirs_below(trace_id: str, after: int, upto: int) -> bool:
+    """Whether events of a trace may have changed what is shown of those below it: one came, or a
+    validator's verdict is known."""
+    found = _read(trace_id, after, upto)
+    return found is None or bool(found.kinds & _BELOW_CHANGES)
 
 
 def _anew(trace: Trace, can_act: bool) -> dict[str, Json]:
@@ -230,6 +252,8 @@ def _body(trace: Trace, batch: _Batch, can_act: bool) -> dict[str, Json]:
     elif batch.messages:
         body["html"] += _totals(trace)
     rows = _rows(trace, batch.messages)
+    for sequence in batch.changed:
+        rows += _rows(trace, [sequence])
     if rows:
         body["rows"] = rows
     return body
@@ -250,6 +274,21 @@ def _rows(trace: Trace, sequences: Sequence[int]) -> list[Json]:
     ]
 
 
+# Live: what happens below ----------------------------------------------------------------------
+
+
+def children_json(found: Sequence[Below], language: str) -> list[Json]:
+    """The lines of sub-agents, each made once per state and language in each process: a line
+    with another ``clock`` is another state."""
+    return [{"id": c.id, "clock": c.clock, "html": _child_html(c, language)} for c in found]
+
+
+@lru_cache(maxsize=512)
+def _child_html(child: Below, language: str) -> str:
+    with translation.override(language):
+        return child_html(child)
+
+
 def _partials(trace: Trace, kinds: frozenset[str], can_act: bool) -> str:
     """Out-of-band pieces for what these kinds of events change."""
     pieces = {"#facts": facts_html(trace)}
@@ -258,6 +297,11 @@ def _partials(trace: Trace, kinds: frozenset[str], can_act: bool) -> str:
     if kinds & _WINDOW_CHANGES:
         pieces["#window"] = window_html(trace)
     return "".join(_partial(target, html) for target, html in pieces.items())
+
+
+def facts_partial(trace: Trace) -> str:
+    """The facts alone, for pages that are told of nothing else."""
+    return _partial("#facts", facts_html(trace))
 
 
 def _totals(trace: Trace) -> str:

@@ -1,5 +1,5 @@
 """What happened between a run's calls, as marks above the timeline: compactions, injections,
-rewinds. Source: docs/pages.md, "Timeline".
+rewinds, verdicts, sub-agents. Source: docs/pages.md, "Timeline".
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from traces.models import Event, Trace
 SLOTS = 40
 """Places for marks along the line; what falls into the same one is one mark with its count."""
 
-MarkKind = Literal["level1", "level2", "injected", "rewound"]
-KINDS: tuple[MarkKind, ...] = ("level1", "level2", "rewound", "injected")
+MarkKind = Literal["level1", "level2", "rewound", "verdict", "injected", "child"]
+KINDS: tuple[MarkKind, ...] = ("level1", "level2", "rewound", "verdict", "injected", "child")
 
 
 @dataclass(frozen=True, slots=True)
 class Happened:
     """One thing. ``after``: the newest call before it, 0 where there was none; ``number``: of its
-    event; ``message``: where a rewind led to; tokens of a compaction."""
+    event; ``message``: where a rewind led to; tokens of a compaction; ``what``: was injected, the
+    verdict's word, the sub-agent's mission."""
 
     kind: MarkKind
     after: int
@@ -47,8 +48,8 @@ class Mark:
 
     @property
     def lane(self) -> int:
-        """Injections are many and stand below the others."""
-        return int(self.kind == "injected")
+        """Injections and sub-agents are many and stand below the others."""
+        return int(self.kind in ("injected", "child"))
 
 
 class _Read:
@@ -65,7 +66,8 @@ class _Read:
         if self.upto < trace.last_event:
             events = Event.objects.filter(
                 trace=trace, number__gt=self.upto, number__lte=trace.last_event,
-                kind__in=("CallStarted", "Compacted", "Injected", "Rewound"),
+                kind__in=("CallStarted", "Compacted", "Injected", "Rewound", "Verdict",
+                          "ChildStarted"),
             )  # fmt: skip
             for number, kind, data in events.order_by("number").values_list(
                 "number", "kind", "data"
@@ -89,6 +91,12 @@ class _Read:
         elif kind == "Rewound":
             to = told.get("to_sequence", 0)
             self.happened.append(Happened("rewound", self.calls, number, to))
+        elif kind == "Verdict":
+            what = str(told.get("verdict", ""))
+            self.happened.append(Happened("verdict", self.calls, number, what=what))
+        elif kind == "ChildStarted" and told.get("agent") != "validator":
+            what = str(told.get("mission", ""))
+            self.happened.append(Happened("child", self.calls, number, what=what))
 
 
 def of(trace: Trace) -> list[Mark]:

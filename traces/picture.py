@@ -12,6 +12,7 @@ from cyberagent.core.types import Message
 from cyberagent.trace.goals import GoalTree, replay
 from cyberagent.trace.merged import ChildRow, merged_text
 from cyberagent.trace.tree import Branch, branches, ghosts, path_of
+from traces.below import below, child_rows
 from traces.models import Message as MessageRow
 from traces.models import Trace
 from traces.rows import MESSAGE_COLUMNS, held, message_from
@@ -45,15 +46,7 @@ class Picture:
             self.plan = replay(self.path, held(self.trace.mission))
         elif not self.path:
             self.plan = GoalTree(mission=held(self.trace.mission))
-        self.children = [
-            ChildRow(
-                sequence=c.parent_message or 0,
-                trace_id=c.pk,
-                mission=held(c.mission),
-                status=c.status,
-            )
-            for c in Trace.objects.filter(parent_trace=self.trace_id).order_by("created_at", "pk")
-        ]
+        self.children = child_rows(below(self.trace_id))
         return new
 
     def branches(self) -> list[Branch]:

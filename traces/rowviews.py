@@ -15,17 +15,25 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from cyberagent.trace.rows import CallRow, MessageRow, SummaryRow
-from traces.models import Trace
+from cyberagent.trace.rows import CallRow, MessageRow, Note, SummaryRow
+from traces.below import Below
 from traces.rendering import page_text
-from traces.templatetags.pages import compact, duration, strategy_name
+from traces.telling import (
+    agent_name,
+    marks_of,
+    status_name,
+    verdict_name,
+    verdict_style,
+)
+from traces.templatetags.pages import compact, duration, steps, strategy_name
 from traces.treerows import Hanging, ShownRow
 
 
 @dataclass(frozen=True, slots=True)
 class RowView:
     """One line of the tree. ``key`` names it in the page; ``opens``: where what is below it is
-    fetched; ``out``: what came of it."""
+    fetched; ``out``: what came of it; ``marks``: tags with their colour. Of a sub-agent also its
+    id (``child``), how new the line is (``clock``) and its status with a word for it."""
 
     key: str
     url: str
@@ -37,10 +45,14 @@ class RowView:
     out: str = ""
     meta: str = ""
     tags: tuple[str, ...] = ()
+    marks: tuple[tuple[str, str], ...] = ()
     gone: bool = False
     opens: str = ""
     hung: tuple[RowView, ...] = ()
     is_call: bool = False
+    child: str = ""
+    clock: int = 0
+    status: tuple[str, str] = ("", "")
 
 
 def row_views(trace_id: str, rows: Sequence[ShownRow], *, prefix: str = "") -> list[RowView]:
@@ -51,6 +63,12 @@ def row_views(trace_id: str, rows: Sequence[ShownRow], *, prefix: str = "") -> l
 
 def rows_html(trace_id: str, rows: Sequence[ShownRow]) -> str:
     return page_text(render_to_string("traces/_rows.html", {"rows": row_views(trace_id, rows)}))
+
+
+def child_html(child: Below) -> str:
+    """The line of a sub-agent alone, as it stands below the row that asked for it."""
+    context = {"r": child_view(child), "hung": True}
+    return page_text(render_to_string("traces/_row.html", context))
 
 
 def _row_view(trace_id: str, shown: ShownRow) -> RowView:
@@ -89,6 +107,7 @@ def _call_parts(row: CallRow) -> dict[str, Any]:
         "is_call": True,
         "text": f"({row.arguments})" if row.status != "orphan" else "",
         "out": out,
+        "marks": marks_of(row.notes),
         "meta": _meta(row.result or row.sequence, row.duration_ms),
     }
 
@@ -135,6 +154,9 @@ def _message_parts(row: MessageRow) -> dict[str, Any]:
     lead = label if who in ("user", "operator", "system") else ""
     if row.is_thought:
         lead = _("Thinking")
+    text = _MARKUP.sub("", row.text)
+    for note in row.notes:
+        icon, kind, lead, text = _noted(note, icon, kind, lead, text)
     extras = (
         ngettext("+%(n)d attachment", "+%(n)d attachments", row.extras) % {"n": row.extras}
         if row.extras
@@ -145,8 +167,9 @@ def _message_parts(row: MessageRow) -> dict[str, Any]:
         "icon": icon,
         "label": label,
         "lead": lead,
-        "text": _MARKUP.sub("", row.text),
+        "text": text,
         "out": extras,
+        "marks": marks_of(row.notes),
         "meta": _meta(row.sequence, row.duration_ms),
     }
 
@@ -155,15 +178,22 @@ def _meta(sequence: int, milliseconds: int | None) -> str:
     return f"{sequence} · {duration(milliseconds)}" if milliseconds else str(sequence)
 
 
+def _noted(note: Note, icon: str, kind: str, lead: str, text: str) -> tuple[str, str, str, str]:
+    """What a message of the framework is called by what it records."""
+    if note.what == "anchor":
+        return "anchor", "anchor", _("Root anchor"), text
+    if note.what == "contract":
+        return "contract", "anchor", _("Contract"), text
+    if note.what == "review":
+        who = _("Review by %(who)s") % {"who": note.who} if note.who else _("Review")
+        return "person", "operator", who, note.text
+    return icon, kind, lead, text
+
+
 def _hung_view(trace_id: str, hung: Hanging) -> RowView:
+    if hung.child is not None:
+        return child_view(hung.child)
     opens = reverse("open_rows", args=[trace_id])
-    if hung.kind == "child":
-        return RowView(
-            key="", url=reverse("run", args=[hung.name]), kind="child", icon="child",
-            label=_("Sub-agent"), lead=_("Sub-agent"), text=hung.title,
-            tags=(str(dict(Trace.Status.choices).get(hung.status, hung.status)),),
-            opens=f"{opens}?child={hung.name}",
-        )  # fmt: skip
     many = {"n": hung.count, "kind": hung.title}
     if hung.kind == "branch":
         text = ngettext(
@@ -185,3 +215,65 @@ def _hung_view(trace_id: str, hung: Hanging) -> RowView:
         label=_("Beside the path"), text=text % many, out=out, meta=str(hung.first),
         opens=f"{opens}?{query}",
     )  # fmt: skip
+
+
+# Sub-agents --------------------------------------------------------------------------------
+
+
+def child_view(child: Below) -> RowView:
+    """A sub-agent as one line: what it is, its mission, how far it is. A validator is shown by
+    the verdict that it gave."""
+    if child.is_validator and child.verdict:
+        return _verdict_view(child)
+    name = agent_name(child.kind)
+    verdict = ((verdict_style(child.verdict), verdict_name(child.verdict)),)
+    return RowView(
+        key="",
+        url=reverse("run", args=[child.id]),
+        kind="child",
+        icon="child",
+        label=name,
+        lead=name,
+        text=_("looks at what was handed in") if child.is_validator else child.mission,
+        out=_at_work(child),
+        meta=steps(child.steps) if child.steps else "",
+        marks=verdict if child.verdict else (),
+        opens=f"{reverse('open_rows', args=[child.parent])}?child={child.id}",
+        child=child.id,
+        clock=child.clock,
+        status=(child.status, status_name(child.status)),
+    )
+
+
+def _at_work(child: Below) -> str:
+    """What a live sub-agent is at, and who works below it."""
+    if not child.is_live:
+        return ""
+    told = [child.goal] if child.goal else []
+    if child.judged:
+        told.append(_("its report is being judged"))
+    if child.working:
+        told.append(ngettext("%(n)d below it works", "%(n)d below it work", child.working)
+                    % {"n": child.working})  # fmt: skip
+    return " · ".join(told)
+
+
+def _verdict_view(child: Below) -> RowView:
+    """A verdict, where its validator stands."""
+    icons = {"passed": "check", "failed": "cross"}
+    word = verdict_name(child.verdict)
+    return RowView(
+        key="",
+        url=verdict_url(child.verdict_id),
+        kind=f"verdict {child.verdict}",
+        icon=icons.get(child.verdict, "none"),
+        label=word,
+        lead=_("Verdict: %(word)s") % {"word": word.lower()},
+        text=child.why,
+        child=child.id,
+        clock=child.clock,
+    )
+
+
+def verdict_url(verdict_id: int) -> str:
+    return reverse("verdict", args=[verdict_id])

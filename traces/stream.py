@@ -2,7 +2,8 @@
 
 The rows are the truth: whatever woke the stream, it reads the rows after its client's number,
 so that nothing is missed and nothing comes twice. Text that is being written is no row yet; it
-is passed on as it comes, without a number. Source: docs/api.md, "Events as a stream".
+is passed on as it comes, without a number. How far sub-agents are is told as states, without a
+number too. Source: docs/api.md, "Events as a stream".
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import asyncio
 import contextlib
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from channels.layers import get_channel_layer
 
-from cyberagent.core.events import CallStarted
+from cyberagent.core.events import CallStarted, Event
 from cyberagent.core.types import Json
 from traces import lease, live
+from traces.below import Below, below
 from traces.models import ModelCall, Trace
 from traces.store import in_reader, read_events
 
@@ -29,6 +31,9 @@ POLL_SECONDS = 1.0
 """How long the stream trusts the channel layer, which does not cross processes everywhere."""
 
 HEARTBEAT_SECONDS = 15.0
+
+BELOW_SECONDS = 0.5
+"""How far a sub-agent is is told twice a second at most."""
 
 
 async def event_stream(trace_id: str, after: int, *, until_done: bool) -> AsyncIterator[str]:
@@ -53,15 +58,20 @@ async def event_stream(trace_id: str, after: int, *, until_done: bool) -> AsyncI
 async def follow(trace_id: str, after: int = 0) -> AsyncIterator[Json | None]:
     """Every stored event after number ``after``, once and in order, then each new one, and
     between them the text that is being written (``TextDelta``, without a number). Each event is
-    a flat JSON object. None says that nothing more is there at the moment; it comes about every
-    second, for ever: the caller decides when to leave."""
-    ear = _Ear()
+    a flat JSON object. How far the traces below it are comes as ``ChildProgress``, without a
+    number: the state of each that is at work, then of each that changed. None says that nothing
+    more is there at the moment; it comes about every second, for ever: the caller decides when
+    to leave."""
+    ear, progress = _Ear(), _Progress(trace_id)
     async with _listening(trace_id, ear):
         ear.deltas.extend(await in_reader(_text_so_far, trace_id))
         while True:
             ear.news.clear()
             deltas = list(ear.take_deltas())
             events = await in_reader(read_events, trace_id, after, PAGE)
+            # Read after the events and told before them: nothing of a child comes after the end.
+            for told in await progress.told(events):
+                yield told
             started = {e.call for e in events if isinstance(e, CallStarted)}
             for delta in deltas:
                 if delta["call"] not in started:
@@ -76,7 +86,7 @@ async def follow(trace_id: str, after: int = 0) -> AsyncIterator[Json | None]:
             if len(events) < PAGE:
                 yield None
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(ear.news.wait(), POLL_SECONDS)
+                    await asyncio.wait_for(ear.news.wait(), progress.patience)
 
 
 def _text(event: Json) -> str:
@@ -97,6 +107,57 @@ def _has_ended(trace_id: str, after: int) -> bool:
 
 def _is_beyond(trace_id: str, after: int) -> bool:
     return Trace.objects.filter(pk=trace_id, last_event__gt=after).exists()
+
+
+# What is below -----------------------------------------------------------------------------
+
+_TELL_AT_ONCE = frozenset({"ChildStarted", "ChildEnded", "Verdict", "StatusChanged", "Done"})
+
+
+class _Progress:
+    """Of the traces below one: what was told of them, and when."""
+
+    def __init__(self, trace_id: str) -> None:
+        self._trace_id = trace_id
+        self._told: dict[str, Below] | None = None
+        self._at = 0.0
+
+    async def told(self, events: Sequence[Event]) -> list[Json]:
+        """The states that changed; at first those of all that are at work. None within half a
+        second, unless one of ``events`` makes it due."""
+        now = asyncio.get_running_loop().time()
+        at_once = any(e.kind in _TELL_AT_ONCE for e in events)
+        if now < self._at + BELOW_SECONDS and not at_once:
+            return []
+        found = await in_reader(below, self._trace_id)
+        before, self._told, self._at = self._told, {one.id: one for one in found}, now
+        if before is None:
+            return [_state(one) for one in found if one.is_live]
+        return [_state(one) for one in found if one != before.get(one.id)]
+
+    @property
+    def patience(self) -> float:
+        """Seconds until the next look, if nothing calls for one before."""
+        works = any(one.is_live for one in (self._told or {}).values())
+        return BELOW_SECONDS if works else POLL_SECONDS
+
+
+def _state(one: Below) -> Json:
+    """``parent`` asked for it in ``message``; ``verdict``: that a validator gave, else on it."""
+    return {
+        "event": "ChildProgress",
+        "child": one.id,
+        "parent": one.parent,
+        "message": one.message,
+        "agent": one.kind,
+        "mission": one.mission,
+        "status": one.status,
+        "steps": one.steps,
+        "current_goal": one.goal,
+        "goals_done": one.goals_done,
+        "goals_total": one.goals_total,
+        "verdict": one.verdict,
+    }
 
 
 # Text that is being written --------------------------------------------------------------------

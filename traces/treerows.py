@@ -16,9 +16,10 @@ from cyberagent.core.errors import NotFound
 from cyberagent.core.types import Message
 from cyberagent.core.window import BrokenManifest, chain, expand
 from cyberagent.trace.merged import rows_of
-from cyberagent.trace.rows import StoredRow
+from cyberagent.trace.rows import CallRow, StoredRow
 from cyberagent.trace.tree import stands_for
 from traces import paths
+from traces.below import Below, below
 from traces.models import Branch, Event, ModelCall, Trace
 from traces.models import Message as MessageRow
 from traces.rows import MESSAGE_COLUMNS, held, message_from
@@ -29,15 +30,14 @@ from traces.rows import MESSAGE_COLUMNS, held, message_from
 @dataclass(frozen=True, slots=True)
 class Hanging:
     """Something that left the path at a message. ``kind``: ghost, branch or child. ``name``: of a
-    ghost who left it, ``title`` why; of others their own."""
+    ghost who left it, ``title`` why; of a branch its own. ``child``: the trace of one."""
 
     kind: str
     count: int = 0
     first: int = 0
-    last: int = 0
     name: str = ""
     title: str = ""
-    status: str = ""
+    child: Below | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +108,8 @@ def shown_rows(
     for message in messages:
         own = [r for c in message.tool_calls for r in by_call.get(c.id, ()) if _answers(message, r)]
         rows = rows_of(message, sorted(own, key=lambda m: m.sequence))
-        for place, row in enumerate(rows):
-            last = place == len(rows) - 1
-            things = _hung(hanging, message, own) if last else ()
+        placed = _placed(_hung(hanging, message, own), rows)
+        for row, things in zip(rows, placed, strict=True):
             at = getattr(row, "result", 0) or row.sequence
             gone = marks.gone(at)
             strategy = taken.get_at(at) if gone and taken else marks.changed.get(at, "")
@@ -128,6 +127,17 @@ def _hung(
 ) -> tuple[Hanging, ...]:
     at = {message.sequence, *(r.sequence for r in results)}
     return tuple(h for sequence in sorted(at) for h in hanging.get(sequence, ()))
+
+
+def _placed(hung: Sequence[Hanging], rows: Sequence[StoredRow]) -> list[tuple[Hanging, ...]]:
+    """What hangs on each row of a message: a sub-agent on the call that asked for it, all else
+    on the last one."""
+    by_call = {r.call_id: n for n, r in reversed(list(enumerate(rows))) if isinstance(r, CallRow)}
+    found: list[list[Hanging]] = [[] for _ in rows]
+    for thing in hung:
+        asked = by_call.get(thing.child.call) if thing.child and thing.child.call else None
+        found[-1 if asked is None else asked].append(thing)
+    return [tuple(things) for things in found]
 
 
 def beside_page(trace: Trace, messages: Sequence[Message]) -> list[ShownRow]:
@@ -150,32 +160,34 @@ def read_message(trace: Trace, sequence: int) -> Message:
 
 
 def hanging_of(trace: Trace) -> Mapping[int, Sequence[Hanging]]:
-    """Ghosts, side branches and sub-agents by the message that they hang on."""
-    return _hanging(trace.pk, trace.last_event, trace.head_sequence != trace.last_sequence)
+    """Sub-agents, ghosts and side branches by the message that they hang on."""
+    found: dict[int, list[Hanging]] = {}
+    for one in below(trace.pk):
+        if one.level == 0:
+            found.setdefault(one.message or 1, []).append(Hanging("child", child=one))
+    off = _off_path(trace.pk, trace.last_event, trace.head_sequence != trace.last_sequence)
+    for sequence, things in off.items():
+        found.setdefault(sequence, []).extend(things)
+    return found
 
 
 @lru_cache(maxsize=256)
-def _hanging(trace_id: str, last_event: int, beside: bool) -> Mapping[int, Sequence[Hanging]]:
-    # The number of the last event is part of the key: what was found stays true for it.
+def _off_path(trace_id: str, last_event: int, beside: bool) -> Mapping[int, Sequence[Hanging]]:
+    # The number of the last event is part of the key: what was found stays true for it. (Of
+    # sub-agents it does not: they have events of their own.)
     # ``beside``: the newest message is not the head, so that something stands beside the path.
     found: dict[int, list[Hanging]] = {}
-    children = Trace.objects.filter(parent_trace=trace_id).order_by("created_at", "pk")
-    for child in children[:500]:
-        hung = Hanging("child", name=child.pk, title=held(child.mission), status=child.status)
-        found.setdefault(child.parent_message or 1, []).append(hung)
     if beside or Branch.objects.filter(trace_id=trace_id).count() > 1:
         stood_for = _stood_for(trace_id)
         for side in paths.side_branches(trace_id):
-            hung = Hanging(
-                "branch", side.count, side.first_sequence, name=side.branch_id, title=side.kind
-            )
+            hung = Hanging("branch", side.count, side.first_sequence, side.branch_id, side.kind)
             found.setdefault(side.fork_sequence or 1, []).append(hung)
         rewinds = _rewinds(trace_id)
         for ghost in paths.ghosts(trace_id):
             if any(first <= ghost.first_sequence <= last for first, last in stood_for):
                 continue
             by, why = rewinds.get(ghost.fork_sequence or 0, ("", ""))
-            hung = Hanging("ghost", ghost.count, ghost.first_sequence, name=by, title=why)
+            hung = Hanging("ghost", ghost.count, ghost.first_sequence, by, why)
             found.setdefault(ghost.fork_sequence or 1, []).append(hung)
     return found
 

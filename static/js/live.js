@@ -1,9 +1,10 @@
 /* A run's live updates. The server sends batches {after, upto, rows, goals, html}; `after` and
    `upto` are event numbers. What we have already is dropped; where something is missing we ask
-   for it again; after a long absence the tree is loaded anew. */
+   for it again; after a long absence the tree is loaded anew. Of what is below the run come the
+   newest lines, {children}: after a pause we say which ones we show. */
 
 import { age, lost, say } from "./app.js";
-import { addRows, reloadRows, reloadTree, setGoals, write } from "./tree.js";
+import { addRows, childClocks, reloadRows, reloadTree, setChildren, setGoals, write } from "./tree.js";
 
 const page = document.getElementById("live");
 const pulse = document.getElementById("pulse");
@@ -23,10 +24,11 @@ function connect() {
   url.protocol = url.protocol.replace("http", "ws");
   url.searchParams.set("after", last);
   socket = new WebSocket(url);
-  socket.onopen = () => { tries = 0; lost(false); beat(); };
+  socket.onopen = () => { tries = 0; lost(false); beat(); tellLines(); };
   socket.onmessage = (event) => {
     const message = JSON.parse(event.data);
     if (message.delta) delta(message.delta);
+    else if (message.children) work = work.then(() => setChildren(message.children));
     else if ("lease" in message) { ({ lease, gone } = message); beat(); }
     else work = work.then(() => apply(message));
   };
@@ -39,6 +41,14 @@ function connect() {
     setTimeout(connect, wait);
   };
 }
+
+/** What we show of sub-agents may be older than what the server thinks we have. */
+function tellLines() {
+  if (socket?.readyState !== WebSocket.OPEN) return;
+  const lines = childClocks();
+  if (Object.keys(lines).length) socket.send(JSON.stringify({ lines }));
+}
+document.getElementById("tree").addEventListener("children", tellLines);
 
 async function apply({ after, upto, reload, rows = [], goals, html, calls, answered, passed, sent }) {
   if (upto <= last) return;

@@ -143,8 +143,13 @@ export class Rows {
     const at = index % PAGE;
     if (at < rows.length) {
       const focused = rows[at] === document.activeElement;
-      while (rows[at].nextElementSibling?.matches(".hung, .open-rows")) rows[at].nextElementSibling.remove();
+      const opened = this.takeBelow(rows[at]);
       const row = holder.content.firstElementChild;
+      for (const [child, box] of opened) {
+        const line = holder.content.querySelector(`[data-child="${child}"]`);
+        line?.setAttribute("aria-expanded", "true");
+        line?.after(box);
+      }
       rows[at].replaceWith(holder.content);
       if (focused) row.focus({ preventScroll: true });
     }
@@ -153,6 +158,15 @@ export class Rows {
     page.rows = page.element.querySelectorAll(OWN).length;
     this.onLoad(this, page.element);
     return true;
+  }
+
+  /** Take off what hangs on a row; what the reader opened of sub-agents, by their ids. */
+  takeBelow(row) {
+    const opened = new Map();
+    for (let next; (next = row.nextElementSibling)?.matches(".hung, .open-rows"); next.remove()) {
+      if (next.dataset.child && next.nextElementSibling?.matches(".open-rows")) opened.set(next.dataset.child, next.nextElementSibling);
+    }
+    return opened;
   }
 
   reload() {

@@ -53,6 +53,7 @@ function collect() {
 }
 
 function loaded(list, page) {
+  refresh(page);
   mark(page);
   if (wanted) arrive();
 }
@@ -83,7 +84,9 @@ export function fold(button, open, remember = true) {
 
 async function fetchInto(target, url) {
   const answer = await fetch(url, { headers: { "HX-Request": "true" } });
-  if (answer.ok) await window.htmx.swap({ sourceElement: target, target, swap: "innerHTML", text: await answer.text() });
+  if (!answer.ok) return;
+  await window.htmx.swap({ sourceElement: target, target, swap: "innerHTML", text: await answer.text() });
+  refresh(target);
 }
 
 function refold() {
@@ -156,6 +159,61 @@ export function expand(row, open) {
   row.after(box);
   row.setAttribute("aria-expanded", "true");
   fetchInto(box, row.dataset.opens);
+}
+
+// Sub-agents ---------------------------------------------------------------------------------------
+
+const children = new Map(); // id → {clock, html}: the newest line of each that we were told
+
+/** Newer lines of sub-agents: [{id, clock, html}], wherever they stand. */
+export function setChildren(lines) {
+  for (const line of lines) children.set(line.id, line);
+  refresh(tree);
+}
+
+/** The clock of every line that is shown, by its sub-agent's id. */
+export function childClocks() {
+  const clocks = {};
+  for (const line of tree.querySelectorAll("[data-child]")) clocks[line.dataset.child] = Number(line.dataset.clock);
+  return clocks;
+}
+
+/** Replace the lines below `root` that are older than what we were told. */
+function refresh(root) {
+  const lines = root.querySelectorAll("[data-child]");
+  // What was fetched may be older than what the server takes us to show: live.js tells it.
+  if (lines.length && root !== tree) tree.dispatchEvent(new Event("children"));
+  for (const old of lines) {
+    const newer = children.get(old.dataset.child);
+    if (!newer || newer.clock <= Number(old.dataset.clock)) continue;
+    const holder = document.createElement("template");
+    holder.innerHTML = newer.html; // our own server's, escaped there
+    const line = holder.content.firstElementChild;
+    if (line.dataset.opens && old.getAttribute("aria-expanded") === "true") line.setAttribute("aria-expanded", "true");
+    const focused = old === document.activeElement;
+    old.replaceWith(line);
+    const opened = line.nextElementSibling?.matches(".open-rows") ? line.nextElementSibling : null;
+    if (opened && !line.dataset.opens) opened.remove();
+    else if (opened) follow(opened, line.dataset.opens);
+    if (focused) line.focus({ preventScroll: true });
+  }
+}
+
+const following = new WeakSet();
+
+/** Opened rows of a sub-agent that works are fetched anew, once a second at most, unless the
+    reader is in them, opened something there or has paged. What they look at stays in place. */
+function follow(box, url) {
+  if (following.has(box)) return;
+  following.add(box);
+  setTimeout(async () => {
+    following.delete(box);
+    if (!box.isConnected || box.contains(document.activeElement) || box.querySelector(".open-rows, [data-more]")) return;
+    const anchor = firstInView();
+    const before = anchor?.getBoundingClientRect().top;
+    await fetchInto(box, url);
+    keep(anchor, before);
+  }, 1000);
 }
 
 tree.addEventListener("click", (event) => {

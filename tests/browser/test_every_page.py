@@ -28,6 +28,7 @@ def addresses(traces: dict[str, str]) -> list[str]:
         "/runs/", "/runs/?search=nothing+has+this", "/runs/new/", "/runs/import/",
         f"/runs/{planned}/", f"/runs/{planned}/messages/8/", f"/runs/{planned}/commands/",
         *(f"/runs/{planned}/{tab}/" for tab in ("compactions", "injections", "knowledge", "lab")),
+        f"/runs/{planned}/agents/", f"/runs/{planned}/task/",
         f"/runs/{planned}/compare/{forked}/",
         f"/runs/{forked}/messages/10/", "/skills/", "/account/tokens/", "/nowhere/",
     ]  # fmt: skip

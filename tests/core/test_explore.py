@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from cyberagent.core.config import RunConfig
 from cyberagent.core.control import ManualControl
 from cyberagent.core.events import ChildStarted
+from cyberagent.core.inmemory import InMemoryStore
 from cyberagent.core.types import Message
+from cyberagent.presets import Spawning
 from tests.core.flows import ANSWER, PASSING, READ, Flow, check_whole, in_order, slow
 from tests.core.trees import agent, calls, say
 
@@ -269,3 +272,12 @@ async def test_one_that_breaks_down_does_not_take_the_others_with_it(tmp_path: P
     assert "(stopped: stopped by ann)" in result.text
     assert "1. First?\n(it gave no answer)" in result.text
     assert "2. Second?\nAnswer to Second?" in result.text
+
+
+def test_an_explorer_is_given_no_tool_that_its_run_has_not(tmp_path: Path) -> None:
+    parent = RunConfig(provider="scripted", tools=("goal", "explore", "read_file"))
+    spawning = Spawning(InMemoryStore(), {}, {}, "", None, None)
+    assert spawning.settings("explore", parent).tools is not None
+    assert set(spawning.settings("explore", parent).tools or ()) & {
+        "read_file", "glob_files", "search_files", "terminal",
+    } == {"read_file"}  # fmt: skip

@@ -1,37 +1,68 @@
-"""The recursive task protocol in a run: scripted models, real tools, a store in memory."""
+"""The recursive task protocol in a run, in its plainest form: one child, one review, one answer."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from cyberagent.core.events import ChildEnded, ChildStarted, Reviewed, Verdict
+import pytest
+
+from cyberagent.core.errors import InvalidInput
 from cyberagent.core.lineage import open_protocol
-from tests.core.trees import ANCHOR, Tree, agent, brief, calls, report, say, verdict
+from tests.core.trees import ANCHOR, MISSION, Tree, agent, brief, calls, report, say, verdict
 
-COUNT = brief("Count a.md")
 CRITERION = "Count a.md: done"
-CHILD = "Child {} ended"
 
-CHILD_TURNS = (
-    calls({"read_file": {"path": "a.md"}}),
-    calls({"submit_report": {"report": report(CRITERION)}}),
-)
-ROOT_TURNS = [
-    calls({"agent": {"task_brief": COUNT}}),
-    calls({"review_child": {"child": "{id}", "decision": "ACCEPT"}}, id=CHILD),
+ROOT = [
+    calls({"agent": {"task_brief": brief("Count a.md")}}),
+    calls({"review_child": {"child": "{id}", "decision": "ACCEPT"}}, id="Child {} ended"),
     say("a.md has 2 lines."),
+]
+AGENTS = [
+    agent(
+        "Count a.md",
+        "agent",
+        calls({"read_file": {"path": "a.md"}}),
+        calls({"submit_report": {"report": report(CRITERION)}}),
+    ),
+    # The root's answer is message 7: mission, anchor, call, result, review, its result, answer.
+    agent("a.md has 2 lines.", "validator", say(verdict("passed", "R1", evidence=7))),
+    agent("# TaskReport", "validator", say(verdict("passed", "B1"))),
 ]
 
 
-def passing(*turns: object) -> list[object]:
-    return [
-        agent("Count a.md", "agent", *(turns or CHILD_TURNS)),
-        agent('"CandidateAnswer"', "validator", say("never")),
-        agent("a.md has 2 lines.", "validator", say(verdict("passed", "R1", evidence=9))),
-        agent("# TaskReport", "validator", say(verdict("passed", "B1"))),
+async def test_a_child_reports_is_validated_and_reviewed_and_then_the_root_is(tmp_path: Path):
+    tree = await Tree(tmp_path, ROOT, AGENTS).go()
+    assert (tree.done.status, tree.done.answer) == ("completed", "a.md has 2 lines.")
+    assert [t.status for t in await tree.traces("agent")] == ["completed"]
+    assert len(await tree.traces("validator")) == 2
+    told = [e for e in tree.events if e.kind in ("ChildStarted", "ChildEnded", "Reviewed")]
+    assert [e.kind for e in told] == [
+        *("ChildStarted", "ChildEnded", "Reviewed"),  # the child
+        *("ChildStarted", "ChildEnded"),  # the validator of the answer
+    ]
+    (root,) = await tree.traces()
+    protocol = await open_protocol(tree.store, root, await tree.store.path(root.id))
+    assert protocol is not None and protocol.result is not None
+    assert protocol.result.verdict == "passed"
+    assert [r.kind for r in [g.snapshot for g in protocol.catalogue.grants]] == [
+        "reviewed_task_result"
     ]
 
 
-async def test_a_child_reports_is_validated_and_reviewed_and_the_root_is_validated(tmp_path: Path):
-    tree = await Tree(tmp_path, ROOT_TURNS, passing()).go()
-    assert tree.done.status == "completed"
+async def test_a_recursive_run_needs_an_anchor_and_no_other_takes_one(tmp_path: Path):
+    tree = Tree(tmp_path, ROOT, AGENTS)
+    with pytest.raises(InvalidInput, match="root_task_anchor"):
+        await tree.go(root_task_anchor=None)
+    plain = Tree(tmp_path, [say("Two.")], [], preset="cyber")
+    with pytest.raises(InvalidInput, match="not recursive"):
+        await plain.go(MISSION, root_task_anchor=ANCHOR)
+
+
+async def test_an_anchor_is_told_once_and_held_whole(tmp_path: Path):
+    tree = await Tree(tmp_path, ROOT, AGENTS).go()
+    (root,), (child,) = await tree.traces(), await tree.traces("agent")
+    (revision,) = await tree.store.anchors(root.id)
+    for trace in (root, child):
+        texts = "\n".join(await tree.texts(trace.id))
+        assert texts.count(revision.anchor.sha256) == 1
+        assert texts.count(revision.anchor.text) == 1

@@ -19,13 +19,15 @@ from cyberagent.core.types import (
     ToolCall,
 )
 from cyberagent.trace.goals import GoalOperation, GoalTree
-from cyberagent.trace.merged import merged_text
+from cyberagent.trace.merged import happened, merged_text
 from cyberagent.trace.rows import (
     CallRow,
     ChildRow,
     MessageRow,
+    Note,
     SummaryRow,
     cut_to_width,
+    notes_of,
     row_count,
     rows_of,
     short_arguments,
@@ -146,6 +148,7 @@ def test_the_count_told_beforehand_is_the_number_of_rows(role: Json, source: Jso
         ({"path": 'say "hi"'}, r'"say \"hi\""'),
         ({"path": "用户.py"}, '"用户.py"'),
         ({"options": {"a": 1}, "all": True}, "options={…}, all=true"),
+        ({"task_brief": {"objective": "Write it", "reason": "x"}}, 'task_brief="Write it"'),
     ],
 )
 def test_short_arguments(arguments: dict[str, Json], short: str):
@@ -272,11 +275,68 @@ def test_what_hangs_on_a_message_stands_below_it():
     )
     assert text[1:-1] == [
         "├─ explore() …",
-        "├─ sub-agent c1 (completed): look",
+        "│  └─ sub-agent c1 (completed): look",
         "├─ side branch reflection (2 messages)",
         "├─ assistant: done",
         "└─ left behind by a rewind (3 messages)",
     ]
+
+
+def test_sub_agents_stand_below_their_calls_and_theirs_below_them():
+    path = [
+        answer(Text("go"), call("a", "agent"), call("b", "agent"), sequence=1),
+        answer(Text("done"), sequence=2),
+    ]
+    below = {"sequence": 1, "agent": "agent", "status": "completed"}
+    children = [
+        ChildRow(trace_id="c1", mission="first", call="a", steps=3, verdict="passed", **below),
+        ChildRow(trace_id="c2", mission="inner", call="a", level=1, steps=1, **below),
+        ChildRow(trace_id="c3", mission="inmost", call="a", level=2, **below),
+        ChildRow(
+            sequence=1, trace_id="v", mission="Validate", call="a", level=1, agent="validator",
+            status="completed", verdict="failed", why="no evidence",
+        ),
+        ChildRow(
+            sequence=1, trace_id="c4", mission="second", call="b", agent="explore",
+            status="running", goal="2 Look",
+        ),
+    ]  # fmt: skip
+    assert list(merged_text(GoalTree(mission="m"), path, children=children))[1:-1] == [
+        "├─ assistant: go",
+        "├─ agent() …",
+        "│  └─ agent c1 (completed, 3 steps): first [verdict: passed]",
+        "│     ├─ agent c2 (completed, 1 step): inner",
+        "│     │  └─ agent c3 (completed): inmost",
+        "│     └─ verdict of validator v: failed — no evidence",
+        "├─ agent() …",
+        "│  └─ explorer c4 (running): second — 2 Look",
+        "└─ assistant: done",
+    ]
+
+
+def test_only_what_the_framework_recorded_is_told_of_a_message():
+    verdict = {"entry": "validated", "result": {"verdict": "passed", "criteria": []}}
+    metadata = {"protocol": [verdict, {"entry": "?"}]}
+    told = [Note(what="verdict", word="passed")]
+    ours = Message(role="user", source="framework", parts=(Text("x"),), metadata=metadata)
+    assert list(notes_of(ours)) == told
+    assert list(notes_of(result("a", name="submit_report", metadata=metadata))) == told
+    for message in (
+        answer(Text("x"), metadata=metadata),
+        result("a", name="read_file", metadata=metadata),
+        replace(ours, source="user"),
+    ):
+        assert notes_of(message) == ()
+
+
+def test_a_line_says_what_happens_without_a_row():
+    begun = {"event": "ChildStarted", "child": "c1", "agent": "agent", "mission": "x\x1b[0m"}
+    assert happened(begun) == "    ↳ agent c1 begins: x␛[0m"
+    assert happened(begun | {"resumed": True}) == "    ↳ agent c1 goes on: x␛[0m"
+    ended = {"event": "ChildEnded", "child": "c1", "agent": "explore", "status": "failed"}
+    assert happened(ended | {"why": "no\nmodel"}) == "    ↳ explorer c1 ended: failed — no model"
+    assert happened(ended, language="zh") == "    ↳ 探索者 c1 结束: 失败"
+    assert happened({"event": "MessageStored"}) == ""
 
 
 def test_steps_and_time_of_a_goal_include_those_below_it():

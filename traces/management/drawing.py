@@ -11,16 +11,18 @@ import time
 from collections.abc import Sequence
 
 from cyberagent.core.types import Json, Message, clean_text
-from cyberagent.trace.merged import terminal_safe
+from cyberagent.trace.merged import happened, terminal_safe
 from traces.management.commands.show import colored
+from traces.models import LIVE_STATUSES
 from traces.picture import Picture, message_lines
 from traces.store import in_reader
 
 REDRAW_SECONDS = 0.15
 
 _CHANGES = frozenset(
-    {"MessageStored", "GoalChanged", "Rewound", "StatusChanged", "ChildStarted", "ChildEnded"}
-)
+    {"MessageStored", "GoalChanged", "Rewound", "StatusChanged", "ChildStarted", "ChildEnded",
+     "Verdict"}
+)  # fmt: skip
 
 
 class Drawing:
@@ -36,6 +38,7 @@ class Drawing:
         self._writing = ""
         self._written: dict[str, str] = {}
         self._waiting: list[Message] = list(self.picture.path)
+        self._told: dict[str, bool] = {}
 
     async def hear(self, event: Json) -> None:
         kind = event["event"]
@@ -46,10 +49,16 @@ class Drawing:
         elif kind in _CHANGES:
             self._writing, self._written = "", {}
             self._waiting += await in_reader(self.picture.refresh)
+        elif kind == "ChildProgress" and self.in_place:
+            # What the model writes goes on below it.
+            self._waiting += await in_reader(self.picture.refresh)
         if self.in_place:
             self._redraw()
-        elif kind in _CHANGES:
+            return
+        if kind in _CHANGES:
             self._append()
+        if line := self._said(event):
+            _write(f"{line}\n")
 
     def end(self, done: Json) -> None:
         """Draw the whole view once more, then how it ended, then the trace's id."""
@@ -64,6 +73,24 @@ class Drawing:
         _write(f"\n{done['status']}{why}\n{self.picture.trace_id}\n")
 
     # Appending -----------------------------------------------------------------------------
+
+    def _said(self, event: Json) -> str:
+        """The line for something that no row of this trace tells in time: its sub-agents' work.
+        Those below them are known by their states, which may come late: each is told once when
+        it is first seen at work and once when it is over, a validator once with its verdict."""
+        if event["event"] != "ChildProgress":
+            return happened(event, language=self.language)
+        child, works = event["child"], event["status"] in LIVE_STATUSES
+        judges = event["agent"] == "validator"
+        if event["parent"] == self.picture.trace_id or self._told.get(child) == works:
+            return ""
+        if judges and not event["verdict"]:
+            return ""
+        seen = child in self._told
+        self._told[child] = works
+        kind = "Judged" if judges else "ChildStarted" if works else "ChildEnded"
+        why = "" if seen or works or judges else event["mission"]
+        return happened({**event, "event": kind, "why": why}, language=self.language)
 
     def _append(self, *, everything: bool = False) -> None:
         """Print what is whole: a message that called tools waits for their results."""

@@ -142,6 +142,12 @@ def thousands(value: int) -> str:
 
 
 @register.filter
+def is_number(value: object) -> bool:
+    """Whether it is a whole number: of evidence, a message's sequence rather than a name."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@register.filter
 def plain_number(value: float) -> str:
     """For attributes of SVG, which know one decimal sign."""
     return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -20,6 +20,7 @@ from cyberagent.core.types import Message
 from cyberagent.trace.tree import stands_for
 from traces import access, find, marks, paths, rowviews, timeline, treerows
 from traces.models import Trace
+from traces.telling import verdict_name
 from traces.templatetags.pages import compact
 from traces.views.base import html, page
 
@@ -129,8 +130,16 @@ def mark_names() -> dict[marks.MarkKind, str]:
         "level1": _("Level 1"),
         "level2": _("Level 2"),
         "rewound": _("Rewind"),
+        "verdict": _("Verdict"),
         "injected": _("Injection"),
+        "child": _("Sub-agent"),
     }
+
+
+_LEDGERS: dict[marks.MarkKind, str] = {
+    "level1": "compactions", "level2": "compactions", "injected": "injections",
+    "verdict": "agents", "child": "agents",
+}  # fmt: skip
 
 
 def _mark_view(trace: Trace, mark: marks.Mark) -> dict[str, Any]:
@@ -140,8 +149,8 @@ def _mark_view(trace: Trace, mark: marks.Mark) -> dict[str, Any]:
         url = reverse("message", args=[trace.pk, first.message]) if first.message else ""
         url = url or reverse("run", args=[trace.pk])
     else:
-        ledger = "injections" if mark.kind == "injected" else "compactions"
-        url = f"{reverse(ledger, args=[trace.pk])}?at={first.number}#event-{first.number}"
+        ledger = reverse(_LEDGERS[mark.kind], args=[trace.pk])
+        url = f"{ledger}?at={first.number}#event-{first.number}"
     title = mark_names()[mark.kind]
     if mark.count > 1:
         title = ngettext("%(what)s, %(n)d time", "%(what)s, %(n)d times", mark.count) % {
@@ -150,7 +159,9 @@ def _mark_view(trace: Trace, mark: marks.Mark) -> dict[str, Any]:
         }
     elif mark.kind in ("level1", "level2"):
         title += f": {compact(first.before_tokens)} → {compact(first.after_tokens)}"
-    elif mark.kind == "injected":
+    elif mark.kind == "verdict":
+        title += f": {verdict_name(first.what).lower()}"
+    elif first.what:
         title += f": {first.what}"
     after = _("after call %(n)d") % {"n": first.after}
     return {

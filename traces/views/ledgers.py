@@ -35,7 +35,7 @@ Row = dict[str, Any]
 @page
 def compactions(request: HttpRequest, trace_id: str) -> HttpResponse:
     trace = access.find_trace(request.user, trace_id)
-    found, pager = _page(request, trace.events.filter(kind=Compacted.kind), "number")
+    found, pager = page_of(request, trace.events.filter(kind=Compacted.kind), "number")
     rows = [_compaction(trace, event_from(row)) for row in found.values(*EVENT_COLUMNS)]
     return _ledger(request, trace, "compactions", rows, pager)
 
@@ -44,7 +44,7 @@ def compactions(request: HttpRequest, trace_id: str) -> HttpResponse:
 @page
 def injections(request: HttpRequest, trace_id: str) -> HttpResponse:
     trace = access.find_trace(request.user, trace_id)
-    found, pager = _page(request, trace.events.filter(kind=Injected.kind), "number")
+    found, pager = page_of(request, trace.events.filter(kind=Injected.kind), "number")
     told = [event_from(row) for row in found.values(*EVENT_COLUMNS)]
     rows: list[Row] = [
         {"told": one, "after": marks.calls_around(trace, one.number)[0]}
@@ -57,7 +57,7 @@ def injections(request: HttpRequest, trace_id: str) -> HttpResponse:
 @page
 def knowledge(request: HttpRequest, trace_id: str) -> HttpResponse:
     trace = access.find_trace(request.user, trace_id)
-    found, pager = _page(request, trace.knowledge.select_related("judged_by"), "pk")
+    found, pager = page_of(request, trace.knowledge.select_related("judged_by"), "pk")
     return _ledger(request, trace, "knowledge", [_entry(row) for row in found], pager)
 
 
@@ -87,14 +87,14 @@ def judge(request: HttpRequest, trace_id: str, name: str) -> HttpResponse:
 def commands(request: HttpRequest, trace_id: str) -> HttpResponse:
     """Who did what to the run, with what result."""
     trace = access.find_trace(request.user, trace_id)
-    found, pager = _page(request, trace.commands.select_related("by"), "pk")
+    found, pager = page_of(request, trace.commands.select_related("by"), "pk")
     return _ledger(request, trace, "commands", list(found), pager)
 
 
 # Parts -----------------------------------------------------------------------------------------
 
 
-def _page(request: HttpRequest, rows: Any, key: str) -> tuple[Any, Row]:
+def page_of(request: HttpRequest, rows: Any, key: str) -> tuple[Any, Row]:
     """The newest rows, or those from ``?at=KEY`` on, and where the older ones begin."""
     at = request.GET.get("at", "")
     if at.isdecimal() and len(at) < 10:

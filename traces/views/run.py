@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
-from traces import access, commands, fragments, rowviews, treerows, treeview
+from traces import access, commands, fragments, rowviews, telling, treerows, trees, treeview
 from traces.compare import forked_from
 from traces.models import Trace
 from traces.rendering import page_text
@@ -69,7 +69,22 @@ def head_context(request: HttpRequest, trace: Trace, tab: str) -> dict[str, Any]
         "tab": tab,
         "forks": _forks(request, trace),
         "forked_from": _forked_from(request, trace),
+        "lineage": _lineage(trace),
     }
+
+
+def _lineage(trace: Trace) -> list[dict[str, Any]]:
+    """The traces above a sub-agent, the root first, each with the message that asked for what is
+    below it, what that is, and how deep it stands."""
+    found: list[dict[str, Any]] = []
+    child = trace
+    while child.parent_trace is not None:
+        at = [child.parent_trace.pk, child.parent_message or 1]
+        name = telling.agent_name(str(trees.made_for(child).get("kind", "")))
+        found.append({"above": child.parent_trace, "url": reverse("message", args=at),
+                      "name": name})  # fmt: skip
+        child = child.parent_trace
+    return found[::-1]
 
 
 SHOWN_FORKS = 5
