@@ -56,6 +56,10 @@ async def after_answer(
     if protocol.brief is not None:
         ending.status, ending.why = "completed", _without_report(state)
         return
+    if due := protocol.reviews_due:  # what rests on an unreviewed result is not to be judged
+        names = ", ".join(c.id for c in due)
+        ending.status, ending.why = "failed", f"it answered while reviews are due: {names}"
+        return
     name, at = f"answer {answer.sequence}", answer.sequence
     work = asyncio.ensure_future(judge(family, state, call=name, message=at, candidate=answer))
     async with aclosing(family.as_ended([work])) as each:

@@ -135,10 +135,12 @@ def is_brought_by_open_call(contract: Message, parent_path: Sequence[Message]) -
     """Whether the call that a contract answers still waits at the end of the parent's path. The
     call's id alone does not tell: some providers use ids again."""
     asked = next((m for m in reversed(parent_path) if m.role == "assistant"), None)
+    call: Json = contract.metadata.get("call")
     return (
         asked is not None
         and contract.metadata.get("message") == asked.sequence
-        and contract.metadata.get("call") in open_calls(parent_path)
+        and isinstance(call, str)
+        and call in open_calls(parent_path)
     )
 
 

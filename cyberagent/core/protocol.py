@@ -134,9 +134,11 @@ class ProtocolState:
         """``child`` gets ``brief``; also the copies that go with it.
 
         A child that is known already must be one whose revision was approved. Raises
-        ProtocolRefused where a review approved another brief, or inherited constraints are
-        missing; RefRefused for a ref that is not in the catalogue.
+        ProtocolRefused where a review approved another brief, inherited constraints are missing,
+        or this trace has handed in its report; RefRefused for a ref that is not in the catalogue.
         """
+        if self.report is not None:
+            raise ProtocolRefused("the report was handed in already: nothing more can be delegated")
         needed = inherited_constraints(self.anchor, self.brief)
         if brief.constraints[: len(needed)] != needed:
             raise ProtocolRefused("the brief does not begin with the inherited constraints")

@@ -24,7 +24,7 @@ from cyberagent.core.ports import Skill, ToolContext, ToolOutcome, Tools
 from cyberagent.core.state import RunState
 from cyberagent.core.streams import Paused, Stopped, unless_stopped
 from cyberagent.core.types import Json, Message, Text, ToolCall
-from cyberagent.core.wording import wording
+from cyberagent.core.wording import label, wording
 
 PREVIEW_CHARS = 200
 
@@ -65,6 +65,10 @@ class ToolStage:
         for group in self._groups(calls, state.config):
             if self._stop.is_set():
                 raise Stopped
+            if lane is None and _is_reported(state):
+                for event in await self._too_late(message, group, state):
+                    yield event
+                continue
             begun: list[Event] = [
                 ToolCalled(id=c.id, name=c.name, made_by=c.made_by, message=message.sequence)
                 for c in group
@@ -81,6 +85,18 @@ class ToolStage:
                 for event in await self._result(message, ran, state, before, lane):
                     yield event
                 before = state.goals
+
+    async def _too_late(
+        self, message: Message, group: Sequence[ToolCall], state: RunState
+    ) -> list[Event]:
+        """Refuse calls that stand behind the report in its own batch: what was judged must stay
+        as it was, and nobody is left to review a sub-agent."""
+        refused = ToolOutcome(text=label(state.config.language, "after_report"), status="error")
+        events: list[Event] = []
+        for call in group:
+            ran = Ran(call, refused, 0)
+            events += await self._result(message, ran, state, state.goals, None)
+        return events
 
     async def _ran(
         self, message: Message, group: Sequence[ToolCall], state: RunState, lane: Lane | None
@@ -225,6 +241,10 @@ class ToolStage:
         state.asked_skills.pop(name, None)
         context = {**state.trace.context, "injected_skills": dict(state.injected)}
         return context | ({ASKED: dict(state.asked_skills)} if ASKED in context else {})
+
+
+def _is_reported(state: RunState) -> bool:
+    return state.protocol is not None and state.protocol.report is not None
 
 
 def _told_once(ran: Ran, state: RunState) -> Ran:

@@ -73,7 +73,8 @@ async def judge(
     artifacts = await asyncio.to_thread(
         resolve_artifacts, report, lambda name: family.spawner.read(state.config, name)
     )
-    packet = build_validation_packet(
+    packet = await asyncio.to_thread(  # a long path takes a while, and others share the loop
+        build_validation_packet,
         anchor=protocol.anchor,
         plan=plan,
         path=path,

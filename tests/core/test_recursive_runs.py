@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,3 +67,43 @@ async def test_an_anchor_is_told_once_and_held_whole(tmp_path: Path):
         texts = "\n".join(await tree.texts(trace.id))
         assert texts.count(revision.anchor.sha256) == 1
         assert texts.count(revision.anchor.text) == 1
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        {"write_file": {"path": "b.md", "content": "changed after it was judged"}},
+        {"agent": {"task_brief": brief("Count it again")}},
+    ],
+    ids=["write_file", "agent"],
+)
+async def test_nothing_behind_the_report_in_its_batch_is_run(tmp_path: Path, late: dict[str, Any]):
+    handed_in = {"submit_report": {"report": report(CRITERION)}}
+    made = {"write_file": {"path": "b.md", "content": "as it was judged"}}
+    child = agent("Count a.md", "agent", calls(made), calls(handed_in, late))
+    tree = await Tree(tmp_path, ROOT, [child, *AGENTS[1:]]).go()
+    assert tree.done.status == "completed"
+    assert (tmp_path / "b.md").read_text() == "as it was judged"
+    assert len(await tree.traces("agent")) == 1
+    (child_trace,) = await tree.traces("agent")
+    assert (await tree.store.path(child_trace.id))[-1].is_error
+
+
+async def test_a_root_that_will_not_review_has_failed_and_nothing_is_judged(tmp_path: Path):
+    turns = [ROOT[0], *[say("a.md has 2 lines.")] * 3]
+    tree = await Tree(tmp_path, turns, AGENTS).go()
+    (child,) = await tree.traces("agent")
+    assert tree.done.status == "failed"
+    assert tree.done.why == f"it answered while reviews are due: {child.id}"
+    assert len(await tree.traces("validator")) == 1  # of the child's report
+
+
+async def test_each_turn_of_a_root_may_fail_three_times_anew(tmp_path: Path):
+    wrong = [say(f"Wrong {n}.") for n in range(1, 6)]
+    judge = agent("# CandidateAnswer", "validator", say(verdict("failed", "R1", evidence=1)))
+    tree = Tree(tmp_path, [*wrong, say("Right.")], [judge])
+    await tree.go()
+    assert (tree.done.status, tree.done.answer) == ("failed", "Wrong 3.")
+    again = [{"role": "user", "content": "Try again."}]
+    await tree.go(again, trace_id=tree.done.trace)
+    assert (tree.done.status, tree.done.answer) == ("failed", "Right.")

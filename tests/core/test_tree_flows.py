@@ -243,7 +243,13 @@ async def test_what_is_said_to_a_paused_root_comes_after_its_childrens_results(t
 
 
 async def test_a_sibling_of_a_paused_child_comes_to_its_own_end_first(tmp_path: Path):
-    turns = [calls({"agent": {"task_brief": BOTH}}, {"agent": {"task_brief": ONE}}), ANSWER]
+    accept = [{"review_child": {"child": c, "decision": "ACCEPT"}} for c in ("{one}", "{two}")]
+    ids: Any = {"one": "Child {} ended", "two": {"text": "Child {} ended", "nth": 2}}
+    turns = [
+        calls({"agent": {"task_brief": BOTH}}, {"agent": {"task_brief": ONE}}),
+        calls(*accept, **ids),
+        ANSWER,
+    ]
     agents = [
         works_as("Count both", slow(READ, 0.2), CHILD[2]),
         works_as("Count a.md", slow(READ, 0.4), GRAND[1]),

@@ -21,6 +21,9 @@ from cyberagent.trace.formats.values import TraceBundle
 RESERVED = frozenset({"protocol", "validator", "verdict", TOLD, PINNED})
 """Keys of a message's metadata that only the framework writes."""
 
+_KINDS: dict[str, type] = {"call": str, "message": int, "validator": str, "verdict": str, TOLD: str}
+"""What the framework's own keys of a message with records hold."""
+
 _ID = re.compile("[0-9a-f]{12}")
 
 
@@ -69,6 +72,10 @@ def _check(bundle: TraceBundle, root: TraceBundle, above: Sequence[str]) -> None
             )
         except InvalidTaskValue as error:
             raise InvalidInput(f"{where}: {error}") from None
+    for message in _recorded(bundle):
+        for key, kind in _KINDS.items():
+            if not isinstance(message.metadata.get(key, kind()), kind):
+                raise InvalidInput(f"{where}: message {message.sequence}: {key} is malformed")
     for child in bundle.children:
         if not 0 < (child.state.parent_message or 0) <= len(bundle.messages):
             raise InvalidInput(f"{where}: no message of it asked for the trace {child.state.id}")

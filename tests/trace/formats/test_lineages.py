@@ -196,3 +196,14 @@ def test_a_tree_whose_records_hold_a_secret_becomes_a_transcript(place: str):
     assert "sk-123" not in str(made)
     assert checked_tree(made) == made
     assert transcript(made) == made
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("call", ["c1"]), ("call", 7), ("message", "1"), ("validator", {"a": 1})]
+)
+def test_what_the_framework_notes_beside_a_record_has_its_type(key: str, value: Any):
+    child = a_trace(CHILD, [ROOT], **{"protocol": [briefed(ROOT)], "call": "c1", key: value})
+    revision = AnchorRevision(anchor=ANCHOR, by="ann", at="2026-01-02T03:04:05.678Z")
+    tree = replace(a_trace(ROOT, [], child), anchors=(revision,))
+    with pytest.raises(InvalidInput, match=f"message 1: {key} is malformed"):
+        checked_tree(tree)
