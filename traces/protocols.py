@@ -69,6 +69,9 @@ class _Records(OrmStore):
     ) -> list[Message]:
         return records.protocol_path(trace_id, head)
 
+    async def protocol_path(self, trace_id: str) -> list[Message]:
+        return records.protocol_path(trace_id)
+
     async def messages(self, trace_id: str, sequences: Sequence[int]) -> dict[int, Message]:
         return read_messages(trace_id, sequences)
 

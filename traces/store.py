@@ -13,7 +13,7 @@ from cyberagent.core.errors import NotFound
 from cyberagent.core.events import Event
 from cyberagent.core.ports import Appended, CallEnd, CommandEnd, NewTrace, TreeTrace
 from cyberagent.core.types import CallRecord, Json, Message, TraceState, TraceStatus
-from traces import models, paths, rows, write
+from traces import models, paths, records, rows, write
 from traces.threads import in_reader, in_writer
 from traces.trees import read_anchors, read_tree
 
@@ -73,6 +73,9 @@ class OrmStore:
         self, trace_id: str, *, head: int | None = None, first: int = 1, last: int | None = None
     ) -> list[Message]:
         return await in_reader(paths.page, trace_id, first, last, head=head)
+
+    async def protocol_path(self, trace_id: str) -> list[Message]:
+        return await in_reader(records.protocol_path, trace_id)
 
     async def messages(self, trace_id: str, sequences: Sequence[int]) -> dict[int, Message]:
         return await in_reader(read_messages, trace_id, sequences)

@@ -108,7 +108,7 @@ async def _attended(
         ask = replace(ask, opening=(opening,))
         return await family.attend(state, ask)
     child = await family.store.trace(child_id)
-    own = await open_protocol(family.store, child, await family.store.path(child_id))
+    own = await open_protocol(family.store, child, await family.store.protocol_path(child_id))
     briefs = own.briefs if own else ()
     given = await contract_in_force(family.store, own) if own else None
     if given is not None and _answers(given, context):  # before the run was left

@@ -106,6 +106,9 @@ class InMemoryStore:
             at = message.parent_sequence or 0
         return found[::-1][first - 1 : last]
 
+    async def protocol_path(self, trace_id: str) -> list[Message]:
+        return await self.path(trace_id)
+
     async def messages(self, trace_id: str, sequences: Sequence[int]) -> dict[int, Message]:
         rows = self._rows(trace_id)
         return {n: rows.messages[n] for n in sequences if n in rows.messages}

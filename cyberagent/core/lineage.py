@@ -97,7 +97,7 @@ async def open_protocol(
     above: ProtocolState | None = None
     above_path: Sequence[Message] = ()
     for name in (*lineage_of(trace), trace.id):
-        own_path = path if name == trace.id else await store.path(name)
+        own_path = path if name == trace.id else await store.protocol_path(name)
         state = replay_protocol(own_path, trace_id=name, anchor=anchor)
         if above is not None:
             contract = await contract_in_force(store, state)

@@ -93,7 +93,7 @@ async def open_run(
     events += await write(state, [*dead, *drafts], [*told, session], status="running", turn=turn)
     if drafts and state.protocol is not None:
         # What is handed down to a child is asked of its parent, with the contract given now.
-        path = await parts.store.path(trace.id)
+        path = await parts.store.protocol_path(trace.id)
         state.protocol = await open_protocol(parts.store, state.trace, path)
     return Opened(state, events, was_left)
 

@@ -137,6 +137,12 @@ class Store(Protocol):
         depth ``first`` to ``last`` inclusive."""
         ...
 
+    async def protocol_path(self, trace_id: str) -> list[Message]:
+        """Of the path to the head what the state of the recursive protocol follows from, at
+        least: messages with records or snapshots, and those from the newest assistant message
+        on."""
+        ...
+
     async def messages(self, trace_id: str, sequences: Sequence[int]) -> dict[int, Message]: ...
 
     async def move_head(
