@@ -19,6 +19,7 @@ from django.utils import timezone
 
 from cyberagent.core.errors import InvalidInput, NotFound
 from cyberagent.core.types import sha256
+from traces import trees
 from traces.models import ApiToken, SignInLink, Trace
 
 Role = Literal["viewer", "operator", "admin"]
@@ -118,9 +119,7 @@ def can_see(user: Person, trace: Trace) -> bool:
     role = role_of(user)
     if role is None or role == "admin":
         return role is not None
-    root = trace
-    while root.parent_trace is not None:
-        root = root.parent_trace
+    root = trace if trace.parent_trace_id is None else trees.root(trace.pk).get()
     return root.shared or root.owner_id == user.pk
 
 

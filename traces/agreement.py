@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 
 from cyberagent.core.verdicts import WORDS
 from traces.models import ValidationResult, VerdictReview
@@ -76,8 +76,8 @@ def agreed(name: str, pairs: Sequence[Pair]) -> Agreement:
 
 
 def agreement(verdicts: QuerySet[ValidationResult]) -> Agreements:
-    """Over the newest review of each of ``verdicts`` that has one; of criteria those that
-    decided."""
+    """Over the newest review of each of ``verdicts`` that has one and that a validator gave here
+    (docs/verdicts.md, "Agreement"); of criteria those that decided."""
     whole: defaultdict[str, list[Pair]] = defaultdict(list)
     single: defaultdict[str, list[Pair]] = defaultdict(list)
     for review in _newest(verdicts):
@@ -99,10 +99,19 @@ def _newest(verdicts: QuerySet[ValidationResult]) -> Iterable[VerdictReview]:
     """The newest review of each verdict that has one."""
     newest = VerdictReview.objects.filter(result=OuterRef("result")).order_by("-pk").values("pk")
     found = VerdictReview.objects.filter(
-        result__in=verdicts.order_by().values("pk"), pk=Subquery(newest[:1])
+        result__in=given_here(verdicts).order_by().values("pk"), pk=Subquery(newest[:1])
     )
     needed = ("word", "criteria", *(f"result__{name}" for name in _RESULT))
     return found.select_related("result").only(*needed).iterator()
+
+
+def given_here(verdicts: QuerySet[ValidationResult]) -> QuerySet[ValidationResult]:
+    """Without those of imported runs, and without the copies that forks hold: a copy names the
+    packet that was judged, but no validator's trace is below it. An import of our own format
+    keeps its origin, and is known by the id that it had before."""
+    imported = Q(trace__context__contains='"original_id":') | ~Q(trace__origin="run")
+    copied = ~Q(packet_sha256="") & Q(validator__isnull=True)
+    return verdicts.exclude(imported).exclude(copied)
 
 
 _RESULT = ("model", "verdict", "criteria", "is_root")

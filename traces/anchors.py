@@ -25,8 +25,8 @@ from cyberagent.core.types import Json
 from traces import access, lease, models, rows, write
 from traces.acting import ENDED, name_of, pending
 from traces.models import Trace
-from traces.protocols import protocol_of, root_of
-from traces.trees import in_order, is_recursive, read_anchors
+from traces.protocols import Look, protocol_of, root_of
+from traces.trees import in_order, is_asked, is_recursive, read_anchors
 
 COMMAND = "anchor"
 """Name of the command by which a driven run hears that its anchor was revised."""
@@ -134,24 +134,44 @@ def _revised(root: Trace, value: object, *, by: str, why: str) -> tuple[AnchorRe
 
 
 def _contracts(tree: Sequence[Trace], anchor: RootTaskAnchor) -> Iterator[Contract]:
+    """What happens to the contracts in force. ``tree``: parents before their children."""
+    states: dict[str, ProtocolState] = {}
+    look = Look()
     for trace in tree:
-        if trace.status in FINISHED or not is_recursive(trace):
+        above = states.get(trace.parent_trace_id or "")
+        if not is_recursive(trace) or not _goes_on(trace, above):
             continue
-        state = protocol_of(trace)
-        if state is not None and state.brief is not None:
+        state = protocol_of(trace, look=look)
+        assert state is not None
+        states[trace.pk] = state
+        if state.briefs:
             yield _contract(state, anchor)
 
 
+def _goes_on(trace: Trace, above: ProtocolState | None) -> bool:
+    """Whether a trace may still work under its contract: a root may always be spoken to; a
+    sub-agent that has ended goes on where the call that asked for it is open, and is answered
+    for where its review is due. ``above``: the state of the trace above, if that may go on."""
+    if trace.parent_trace_id is None or trace.status not in FINISHED:
+        return True
+    if above is None:
+        return False
+    return any(c.id == trace.pk for c in above.reviews_due) or is_asked(trace)
+
+
 def _contract(state: ProtocolState, anchor: RootTaskAnchor) -> Contract:
-    now = state.brief
-    assert now is not None
-    named = {"trace": state.trace_id, "objective": now.objective}
+    given = state.briefs[-1].brief
+    named = {"trace": state.trace_id, "objective": given.objective}
     try:
-        then = state.under(anchor).brief
+        now = state.brief or given
+    except InvalidTaskValue:
+        # A revision that came while nobody worked on it left it without room.
+        now = given
+    try:
+        then = state.under(anchor).brief or given
     except InvalidTaskValue as error:
         gets = without(anchor.constraints, now.constraints)
         return Contract(**named, gets=gets, problem=str(error))
-    assert then is not None
     gets = without(then.constraints, now.constraints)
     return Contract(**named, gets=gets, loses=without(now.constraints, then.constraints))
 

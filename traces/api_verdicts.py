@@ -78,9 +78,13 @@ class VerdictDetail(VerdictOut):
     report: dict[str, Any] | None
     answer: dict[str, Any] | None = Field(description="a root's candidate answer")
     artifacts: list[dict[str, Any]]
-    packet: str | None = Field(description="exactly as sent; null where none was")
+    packet: str | None = Field(
+        description="exactly as sent, for the role operator and up; null where none was"
+    )
+    packet_characters: int | None
     packet_now_sha256: str = Field(description="computed anew")
     packet_holds: bool | None
+    left_by_rewind: bool = Field(description="no run goes by it any more")
     call: int | None = Field(description="the validator's call")
     usage: dict[str, Any] | None
     duration_ms: int | None
@@ -97,11 +101,17 @@ class VerdictReviewIn(Strict):
         "packet_incomplete", "other",
     ] = Field(default="", description="needed for another word than the validator's")  # fmt: skip
     comment: Text = Field(default="", description="the same")
+    expected_review: int | None = Field(
+        default=None, description="id of the newest review that you saw, 0 for none; else 409"
+    )
 
 
 class CorrectionIn(Strict):
     text: Annotated[str, Field(max_length=reviews.MAX_CORRECTION)] = ""
     dry_run: bool = Field(default=False, description="only say what would happen")
+    expected: Annotated[str, Field(max_length=64)] | None = Field(
+        default=None, description="`expected` of a dry run; 409 where it is another one now"
+    )
 
 
 class CorrectionOut(Schema):
@@ -111,6 +121,7 @@ class CorrectionOut(Schema):
     is_live: bool = Field(description="at work: heard at its next safe point; else resumed")
     why: str = Field(description="of `none`")
     review: dict[str, Any] | None
+    expected: str = Field(description="give it back, to have done what was shown or nothing")
 
 
 class AgreementOut(Schema):
@@ -174,9 +185,11 @@ def get_agreement(request: HttpRequest) -> Any:
 
 @router.get("/verdicts/{verdict_id}", response={200: VerdictDetail, **PROBLEMS}, tags=["verdicts"])
 def get_verdict(request: HttpRequest, verdict_id: Number) -> Any:
-    """One verdict with claims, evidence, the packet exactly as sent, and all reviews."""
+    """One verdict with claims, evidence, the packet exactly as sent, and all reviews. The
+    packet's text needs the role operator."""
     row = verdict_queue.find(request.user, verdict_id)
-    return answer(verdict_detail(view_of(row)))
+    exact = access.has_role(request.user, "operator")
+    return answer(verdict_detail(view_of(row), exact=exact))
 
 
 # Words and corrections -------------------------------------------------------------------------
@@ -198,6 +211,7 @@ def review_verdict(request: HttpRequest, verdict_id: Number, body: VerdictReview
         criteria=body.criteria,
         reason=body.reason,
         comment=body.comment,
+        expected=body.expected_review,
     )
     return answer(review_json(made), 201)
 
@@ -214,7 +228,8 @@ def correct(request: HttpRequest, verdict_id: Number, body: CorrectionIn) -> Any
     row = verdict_queue.find(request.user, verdict_id)
     if body.dry_run:
         return answer(correction_json(reviews.plan_correction(row, body.text, by=request.user)))
-    return answer(command_json(reviews.correct(row, body.text, by=request.user)), 202)
+    command = reviews.correct(row, body.text, by=request.user, expected=body.expected)
+    return answer(command_json(command), 202)
 
 
 # Children ------------------------------------------------------------------------------------

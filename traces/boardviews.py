@@ -16,7 +16,7 @@ from django.utils import translation
 from cyberagent.core import events
 from cyberagent.core.events import AnchorRevised, ChildEnded, ChildStarted, Reviewed, Verdict
 from cyberagent.core.verdicts import TaskReview
-from traces import fragments, telling
+from traces import fragments, telling, trees
 from traces.below import Below, below
 from traces.board import Board, BoardRow
 from traces.members import board_of
@@ -150,21 +150,31 @@ def _told(trace: Trace, told: Sequence[events.Event]) -> list[dict[str, Any]]:
 def clock_of(trace_id: str, found: list[Below] | None = None) -> str:
     """What the board of a trace was made from: another text is another board."""
     found = below(trace_id) if found is None else found
-    last = Trace.objects.filter(pk=trace_id).values_list("last_event", flat=True).get()
-    return f"{last}.{sum(one.clock for one in found if one.level == 0)}"
+    last, parent = Trace.objects.values_list("last_event", "parent_trace").get(pk=trace_id)
+    clock = f"{last}.{sum(one.clock for one in found if one.level == 0)}"
+    if parent is None:
+        return clock
+    # Of a sub-agent's board: who is an orphan hangs on whether the run at the root is at work.
+    status = trees.root(trace_id).values_list("status", flat=True).get()
+    return f"{clock}.{status}"
+
+
+def status_of(trace_id: str) -> str:
+    return Trace.objects.filter(pk=trace_id).values_list("status", flat=True).get()
 
 
 @lru_cache(maxsize=64)
-def live_json(trace_id: str, clock: str, language: str) -> str:
+def live_json(trace_id: str, clock: str, language: str, acts: bool = False) -> str:
     """The board for those who watch it, its newest log and the facts on top of the page, made
-    once per state and language in each process."""
+    once per state and language in each process. ``acts``: with the buttons, for an operator."""
     trace = Trace.objects.select_related("owner").get(pk=trace_id)
     newest = told_of(trace).order_by("-number").values(*EVENT_COLUMNS)[:PAGE]
     with translation.override(language):
         body = {
             "board": board_html(trace),
             "log": log_html(trace, [event_from(row) for row in newest]),
-            "html": fragments.facts_partial(trace),
+            "html": fragments.facts_partial(trace)
+            + (fragments.acts_partial(trace) if acts else ""),
             "clock": clock,
         }
     return json.dumps(body)

@@ -17,8 +17,7 @@ from cyberagent.core.lineage import open_calls
 from cyberagent.core.reviewing import operator_review
 from cyberagent.core.tokens import count_message, counter_for
 from cyberagent.core.types import Json, Message
-from cyberagent.trace.goals import replay
-from traces import paths, rows, write
+from traces import records, rows, write
 from traces.acting import Person, at_rest_only, end_of, locked, name_of, pending
 from traces.models import Command, Trace
 from traces.protocols import protocol_of
@@ -39,7 +38,8 @@ def review_child(parent: Trace, arguments: Mapping[str, Json], *, by: Person) ->
     with transaction.atomic():
         now = locked(parent)
         at_rest_only(now, "the review cannot be made")
-        _draft(now, given, by)
+        if now.is_live:
+            _draft(now, given, by)
         command = pending(now, COMMAND, by, given)
         if not now.is_live:
             review_now(now, command, given)
@@ -59,9 +59,8 @@ def _given(arguments: Mapping[str, Json]) -> dict[str, Json]:
 
 def review_now(trace: Trace, command: Command, arguments: Mapping[str, Any]) -> bool:
     """Apply a pending review to a trace that the caller has locked and that nobody drives; it
-    queues nothing. Raises as :func:`review_child`."""
-    path = paths.page(trace)
-    if open_calls(path):
+    queues nothing. Its cost does not grow with the path. Raises as :func:`review_child`."""
+    if open_calls(records.newest_batch(trace.pk)):
         raise Conflict(
             f"run {trace.pk} was left in the middle of a tool call; resume it, then review"
         )
@@ -69,7 +68,7 @@ def review_now(trace: Trace, command: Command, arguments: Mapping[str, Any]) -> 
     ended, ends = end_of(command, "applied", f"{told.decision} {told.child}")
     write.append(
         trace.pk,
-        [_placed(trace, message, path)],
+        [_placed(trace, message)],
         [told, *ends],
         expected_head=trace.head_sequence,
         command=ended,
@@ -89,8 +88,8 @@ def _draft(
     )
 
 
-def _placed(trace: Trace, message: Message, path: list[Message]) -> Message:
+def _placed(trace: Trace, message: Message) -> Message:
     """The message as the run itself would have stored it."""
     counter = counter_for(trace.provider, rows.held(trace.model))
-    goal = replay(path, rows.held(trace.mission)).current or ""
+    goal = rows.held(trace.current_goal).partition(" ")[0]
     return replace(message, tokens=count_message(counter, message), goal_id=goal, turn=trace.turn)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from cyberagent.core.types import Message
 from traces import paths
-from traces.models import Trace
+from traces.models import Trace, ValidationResult
 from traces.rows import held
 
 STEP = 200
@@ -76,6 +76,11 @@ def forked_from(trace: Trace) -> tuple[str, int] | None:
     """The trace that this one was forked from, and at which message; None for no fork."""
     told = json.loads(trace.context).get("forked_from")
     return (str(told["trace"]), int(told["message"])) if told else None
+
+
+def own_verdict(trace: Trace) -> ValidationResult | None:
+    """The newest verdict on what the trace itself handed in."""
+    return ValidationResult.objects.filter(trace=trace).order_by("-sequence").first()
 
 
 def _known_depth(one: Trace, other: Trace) -> int:

@@ -25,7 +25,7 @@ from django.utils import translation
 
 from cyberagent.core.errors import NotFound
 from cyberagent.core.types import Json
-from traces import access, boardviews, fragments, lease, live
+from traces import access, boardviews, fragments, lease, live, trees
 from traces.below import MOST, Below, below
 from traces.models import Trace
 
@@ -302,14 +302,23 @@ class RunConsumer(TreeWatcher):
 
 class BoardConsumer(TreeWatcher):
     """``?clock=TEXT``: the board that the page has. Where there is another one it is sent whole,
-    ``{"board": html, "html": out-of-band pieces, "clock": text}``."""
+    ``{"board": html, "html": out-of-band pieces, "clock": text}``; the buttons are among the
+    pieces where the trace's status is another one."""
 
     below_seconds = BOARD_SECONDS
 
     async def connect(self) -> None:
         query = parse_qs(self.scope["query_string"].decode("ascii", "replace"))
         self._clock = query.get("clock", [""])[0]
+        self._status = ""
         await super().connect()
+
+    async def join(self) -> None:
+        """The run at the root is listened to as well: its end makes orphans."""
+        self._heard.add(await database_sync_to_async(trees.root_id)(self.trace_id))
+        for trace_id in self._heard:
+            await self.channel_layer.group_add(live.group_of(trace_id), self.channel_name)
+        await super().join()
 
     async def trace_news(self, message: dict[str, Any]) -> None:
         self.below_soon()
@@ -322,10 +331,13 @@ class BoardConsumer(TreeWatcher):
         clock = await database_sync_to_async(boardviews.clock_of)(self.trace_id, found)
         if clock == self._clock:
             return
+        status = await database_sync_to_async(boardviews.status_of)(self.trace_id)
+        # Only with another status: to be drawn anew would close an opened menu.
+        acts = self.can_act and status != self._status
         text = await database_sync_to_async(boardviews.live_json)(
-            self.trace_id, clock, self.language
+            self.trace_id, clock, self.language, acts
         )
-        self._clock = clock
+        self._clock, self._status = clock, status
         await self.send(text_data=text)
 
 

@@ -12,6 +12,7 @@ from typing import Literal, cast
 
 from cyberagent.core.anchor import ANCHOR_FIELDS, AnchorRevision
 from cyberagent.core.briefs import BRIEF_FIELDS, TaskBrief
+from cyberagent.core.errors import InvalidTaskValue
 from cyberagent.core.normal import canonical_text
 from cyberagent.core.protocol import ProtocolState
 from cyberagent.core.protocol_entries import Briefed, Reported, Reviewed, Validated
@@ -100,12 +101,14 @@ class Constraint:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     """One version of a trace's contract and what came of it. Of a root, which has no contract,
-    there is one without ``brief``. Messages are of the trace, ``reviewed_at`` of its parent."""
+    there is one without ``brief``. Messages are of the trace, ``reviewed_at`` of its parent.
+    ``problem``: why what the anchor adds has no room in the contract, "" where it has."""
 
     number: int = 0
     brief: TaskBrief | None = None
     given_at: int = 0
     constraints: tuple[Constraint, ...] = ()
+    problem: str = ""
     changes: tuple[Change, ...] = ()
     report: TaskReport | None = None
     report_at: int = 0
@@ -144,6 +147,7 @@ def rounds(
                 brief=one.brief,
                 given_at=one.given_at,
                 constraints=constraints(one.brief, state if newest else None, parent, anchors),
+                problem=_problem(state) if newest else "",
                 changes=_brief_changes(old, one.brief),
                 report=report[0] if report else None,
                 report_at=report[1] if report else 0,
@@ -200,14 +204,23 @@ def constraints(
         return ()
     of_anchor = {c for revision in anchors for c in revision.anchor.constraints}
     above = {c for v in (parent.briefs if parent else ()) for c in v.brief.constraints}
-    now = state.brief if state else None
-    late = [c for c in now.constraints if c not in brief.constraints] if now else []
+    now = state.anchor.constraints if state else ()
+    late = [c for c in now if c not in brief.constraints]
 
     def origin(text: str) -> Origin:
         return "anchor" if text in of_anchor else "parent" if text in above else "own"
 
     given = [Constraint(text, origin(text)) for text in brief.constraints]
     return (*given, *(Constraint(text, "anchor", late=True) for text in late))
+
+
+def _problem(state: ProtocolState) -> str:
+    """A contract that nobody works on any more does not keep the anchor from being revised."""
+    try:
+        _ = state.brief
+    except InvalidTaskValue as error:
+        return str(error)
+    return ""
 
 
 # Refs ------------------------------------------------------------------------------------------

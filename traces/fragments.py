@@ -24,7 +24,8 @@ from cyberagent.core.errors import InvalidConfig
 from cyberagent.core.guards import reserve
 from cyberagent.core.measure import KINDS
 from cyberagent.core.types import Json
-from traces import treerows, treeview
+from traces import treerows, trees, treeview
+from traces.acting import ENDED
 from traces.below import Below
 from traces.models import Event, ModelCall, Trace
 from traces.rendering import page_text
@@ -44,7 +45,17 @@ def facts_html(trace: Trace) -> str:
 
 
 def acts_html(trace: Trace, *, can_act: bool) -> str:
-    return page_text(render_to_string("traces/_acts.html", {"trace": trace, "can_act": can_act}))
+    """Nothing is offered that could only be refused: a validator hears nothing but its packet,
+    and a sub-agent that has ended hears nothing."""
+    judges = trees.is_validator(trace)
+    over = trace.parent_trace_id is not None and trace.status in ENDED
+    context = {
+        "trace": trace,
+        "can_act": can_act,
+        "hears": (trace.origin == "run" or trace.is_live) and not judges and not over,
+        "is_steered": trace.origin == "run" and not judges,
+    }
+    return page_text(render_to_string("traces/_acts.html", context))
 
 
 def window_html(trace: Trace) -> str:
@@ -302,6 +313,11 @@ def _partials(trace: Trace, kinds: frozenset[str], can_act: bool) -> str:
 def facts_partial(trace: Trace) -> str:
     """The facts alone, for pages that are told of nothing else."""
     return _partial("#facts", facts_html(trace))
+
+
+def acts_partial(trace: Trace) -> str:
+    """What an operator may do, for pages that are told when the run's status changes."""
+    return _partial("#acts", acts_html(trace, can_act=True))
 
 
 def _totals(trace: Trace) -> str:

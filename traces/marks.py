@@ -8,9 +8,9 @@ import bisect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal
 
+from traces.kept import Kept
 from traces.models import Event, Trace
 
 SLOTS = 40
@@ -52,70 +52,73 @@ class Mark:
         return int(self.kind in ("injected", "child"))
 
 
+@dataclass(frozen=True, slots=True)
 class _Read:
-    """What happened in a trace, read on from where the last reading ended: events never
-    change. ``begun``: of each call of the main path, its event's number and its own."""
+    """What happened in a trace, as far as event ``upto``. Events never change: it is only read
+    on. ``calls``: the newest; ``begun``: of each call of the main path, its event's number and
+    its own."""
 
-    def __init__(self) -> None:
-        self.upto = 0
-        self.calls = 0
-        self.begun: list[tuple[int, int]] = []
-        self.happened: list[Happened] = []
+    upto: int = 0
+    calls: int = 0
+    begun: tuple[tuple[int, int], ...] = ()
+    happened: tuple[Happened, ...] = ()
 
-    def read(self, trace: Trace) -> Sequence[Happened]:
-        if self.upto < trace.last_event:
-            events = Event.objects.filter(
-                trace=trace, number__gt=self.upto, number__lte=trace.last_event,
-                kind__in=("CallStarted", "Compacted", "Injected", "Rewound", "Verdict",
-                          "ChildStarted"),
-            )  # fmt: skip
-            for number, kind, data in events.order_by("number").values_list(
-                "number", "kind", "data"
-            ):
-                self._take(number, kind, json.loads(data))
-            self.upto = trace.last_event
-        return self.happened
 
-    def _take(self, number: int, kind: str, told: Mapping[str, Any]) -> None:
+_KINDS = ("CallStarted", "Compacted", "Injected", "Rewound", "Verdict", "ChildStarted")
+
+_kept = Kept(_Read(), most=256)
+
+
+def _read(trace: Trace) -> _Read:
+    """What happened up to the trace's newest event, or further."""
+    before = _kept.of(trace.pk)
+    if before.upto >= trace.last_event:
+        return before
+    events = Event.objects.filter(
+        trace=trace, number__gt=before.upto, number__lte=trace.last_event, kind__in=_KINDS
+    )
+    calls, begun, happened = before.calls, list(before.begun), list(before.happened)
+    for number, kind, data in events.order_by("number").values_list("number", "kind", "data"):
+        told = json.loads(data)
         if kind == "CallStarted":
-            self.calls = told.get("call", self.calls)
+            calls = told.get("call", calls)
             if not told.get("branch_id"):
-                self.begun.append((number, self.calls))
-        elif kind == "Compacted" and told.get("success", True):
-            level: MarkKind = "level2" if told.get("level", 1) >= 2 else "level1"
-            sizes = told.get("tokens_before", 0), told.get("tokens_after", 0)
-            self.happened.append(Happened(level, self.calls, number, 0, *sizes))
-        elif kind == "Injected" and told.get("fired", True):
-            what = str(told.get("what", ""))
-            self.happened.append(Happened("injected", self.calls, number, what=what))
-        elif kind == "Rewound":
-            to = told.get("to_sequence", 0)
-            self.happened.append(Happened("rewound", self.calls, number, to))
-        elif kind == "Verdict":
-            what = str(told.get("verdict", ""))
-            self.happened.append(Happened("verdict", self.calls, number, what=what))
-        elif kind == "ChildStarted" and told.get("agent") != "validator":
-            what = str(told.get("mission", ""))
-            self.happened.append(Happened("child", self.calls, number, what=what))
+                begun.append((number, calls))
+        elif (one := _happened(number, kind, told, calls)) is not None:
+            happened.append(one)
+    after = _Read(trace.last_event, calls, tuple(begun), tuple(happened))
+    _kept.keep(trace.pk, after)
+    return after
+
+
+def _happened(number: int, kind: str, told: Mapping[str, Any], calls: int) -> Happened | None:
+    """The thing that an event tells of, after call ``calls``."""
+    if kind == "Compacted" and told.get("success", True):
+        level: MarkKind = "level2" if told.get("level", 1) >= 2 else "level1"
+        sizes = told.get("tokens_before", 0), told.get("tokens_after", 0)
+        return Happened(level, calls, number, 0, *sizes)
+    if kind == "Injected" and told.get("fired", True):
+        return Happened("injected", calls, number, what=str(told.get("what", "")))
+    if kind == "Rewound":
+        return Happened("rewound", calls, number, told.get("to_sequence", 0))
+    if kind == "Verdict":
+        return Happened("verdict", calls, number, what=str(told.get("verdict", "")))
+    if kind == "ChildStarted" and told.get("agent") != "validator":
+        return Happened("child", calls, number, what=str(told.get("mission", "")))
+    return None
 
 
 def of(trace: Trace) -> list[Mark]:
     """At most SLOTS marks of each kind, in the order in which they stand on the line."""
-    return placed(_read(trace.pk).read(trace), trace.last_call)
+    return placed(_read(trace).happened, trace.last_call)
 
 
 def calls_around(trace: Trace, number: int) -> tuple[int, int]:
     """The main path's calls before and after event ``number``; 0 where there is none."""
-    read = _read(trace.pk)
-    read.read(trace)
-    place = bisect.bisect_left(read.begun, (number, 0))
-    after = read.begun[place][1] if place < len(read.begun) else 0
-    return (read.begun[place - 1][1] if place else 0), after
-
-
-@lru_cache(maxsize=256)
-def _read(trace_id: str) -> _Read:
-    return _Read()
+    begun = _read(trace).begun
+    place = bisect.bisect_left(begun, (number, 0))
+    after = begun[place][1] if place < len(begun) else 0
+    return (begun[place - 1][1] if place else 0), after
 
 
 def placed(happened: Sequence[Happened], calls: int) -> list[Mark]:

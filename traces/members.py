@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -28,6 +28,7 @@ from cyberagent.core.refs import ContextRef
 from cyberagent.core.types import Message
 from traces import paths, records, trees
 from traces.board import LIVE, Board, Member, Read, board
+from traces.kept import Kept
 from traces.models import Message as MessageRow
 from traces.models import Trace, ValidationResult
 from traces.rows import MESSAGE_COLUMNS, held, message_from
@@ -273,7 +274,7 @@ READ = "read_context_ref"
 
 def _reads(row: Trace) -> tuple[Read, ...]:
     """The readings on the main path, in order."""
-    found = _read_by(row.pk).read_on(row)
+    found = _readings(row).found
     if not found:
         return ()
     spans = paths.ranges(row)
@@ -284,37 +285,51 @@ def _reads(row: Trace) -> tuple[Read, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
 class _Readings:
-    """All readings of one trace with their places, read on from where the last look ended:
-    messages never change."""
+    """All readings of one trace with their branches and depths, as far as message ``upto``;
+    ``asked``: the ref of each call for one. Messages never change: it is only read on."""
 
-    def __init__(self) -> None:
-        self._upto = 0
-        self._asked: dict[str, ContextRef] = {}
-        self._found: list[tuple[Read, int, int]] = []
+    upto: int = 0
+    asked: Mapping[str, ContextRef] = field(default_factory=dict[str, ContextRef])
+    found: tuple[tuple[Read, int, int], ...] = ()
 
-    def read_on(self, row: Trace) -> Sequence[tuple[Read, int, int]]:
-        if self._upto < row.last_sequence:
-            wanted = Q(role="assistant", parts__contains=READ) | Q(role="tool", name=READ)
-            messages = MessageRow.objects.filter(
-                wanted, trace=row, sequence__gt=self._upto, sequence__lte=row.last_sequence
-            ).order_by("sequence")
-            for found in messages.values(*MESSAGE_COLUMNS, "branch_id"):
-                self._take(message_from(found), found["branch_id"])
-            self._upto = row.last_sequence
-        return self._found
 
-    def _take(self, message: Message, branch: int) -> None:
-        for call in message.tool_calls:
-            told: Any = call.parsed() if call.name == READ else None
-            if isinstance(told, dict):
-                pair = (str(told.get(n, "")).strip() for n in ("ref_id", "version"))
-                self._asked[call.id] = ContextRef(*pair)
-        ref = self._asked.get(message.tool_call_id) if message.role == "tool" else None
+_kept = Kept(_Readings(), most=512)
+
+
+def _readings(row: Trace) -> _Readings:
+    """Those of a trace up to its newest message, or further."""
+    before = _kept.of(row.pk)
+    if before.upto >= row.last_sequence:
+        return before
+    wanted = Q(role="assistant", parts__contains=READ) | Q(role="tool", name=READ)
+    messages = MessageRow.objects.filter(
+        wanted, trace=row, sequence__gt=before.upto, sequence__lte=row.last_sequence
+    ).order_by("sequence")
+    asked = dict(before.asked)
+    found = list(before.found)
+    for told in messages.values(*MESSAGE_COLUMNS, "branch_id"):
+        message = message_from(told)
+        asked |= _asked_by(message)
+        ref = asked.get(message.tool_call_id) if message.role == "tool" else None
         if ref is not None and not message.is_error:
             start, end = _slice(message.text)
             read = Read(ref=ref, sequence=message.sequence, start=start, end=end)
-            self._found.append((read, branch, message.depth))
+            found.append((read, told["branch_id"], message.depth))
+    after = _Readings(row.last_sequence, asked, tuple(found))
+    _kept.keep(row.pk, after)
+    return after
+
+
+def _asked_by(message: Message) -> dict[str, ContextRef]:
+    asked: dict[str, ContextRef] = {}
+    for call in message.tool_calls:
+        told: Any = call.parsed() if call.name == READ else None
+        if isinstance(told, dict):
+            pair = (str(told.get(n, "")).strip() for n in ("ref_id", "version"))
+            asked[call.id] = ContextRef(*pair)
+    return asked
 
 
 def _slice(text: str) -> tuple[int, int]:
@@ -324,8 +339,3 @@ def _slice(text: str) -> tuple[int, int]:
         return int(told["from"]), int(told["to"])
     except (ValueError, TypeError, KeyError, RecursionError):
         return 0, 0
-
-
-@lru_cache(maxsize=512)
-def _read_by(trace_id: str) -> _Readings:
-    return _Readings()

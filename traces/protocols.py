@@ -20,16 +20,23 @@ from traces.store import OrmStore, read_messages, read_trace
 T = TypeVar("T")
 
 
-def protocol_of(trace: Trace | str, head: int | None = None) -> ProtocolState | None:
+def protocol_of(
+    trace: Trace | str, head: int | None = None, *, look: Look | None = None
+) -> ProtocolState | None:
     """What is in force for a trace, under those above it up to the root; None where it is not
-    recursive. ``head``: as of that message (None: of its head).
+    recursive. ``head``: as of that message (None: of its head). ``look``: what the caller has
+    read already.
 
     Its cost does not grow with what stands between the messages that carry entries. Raises
     NotFound, InvalidInput where the root has no anchor, InvalidTaskValue where a record is
     damaged."""
     trace_id = trace if isinstance(trace, str) else trace.pk
-    path = records.protocol_path(trace_id, head)
-    return _at_once(open_protocol(_Records(), read_trace(trace_id), path))
+    return _at_once(_opened(look or Look(), trace_id, head))
+
+
+async def _opened(look: Look, trace_id: str, head: int | None) -> ProtocolState | None:
+    path = look.recorded(trace_id, head)
+    return await open_protocol(look, await look.trace(trace_id), path)
 
 
 def records_of(trace: Trace | str, head: int | None = None) -> list[Message]:
@@ -58,25 +65,41 @@ def root_of(trace: Trace) -> Trace:
     return trace if trace.parent_trace_id is None else trees.root(trace.pk).get()
 
 
-class _Records(OrmStore):
-    """Rows read in the caller's own thread, paths as far as the protocol needs them."""
+class Look(OrmStore):
+    """One look at a tree, for who opens several states of it in a row: each row is read once,
+    in the caller's own thread, paths as far as the protocol needs them. What is written
+    meanwhile is not seen, so it lives as long as one request and is never kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._traces: dict[str, TraceState] = {}
+        self._paths: dict[tuple[str, int | None], list[Message]] = {}
+        self._messages: dict[tuple[str, tuple[int, ...]], dict[int, Message]] = {}
+        self._anchors: dict[str, tuple[AnchorRevision, ...]] = {}
 
     async def trace(self, trace_id: str) -> TraceState:
-        return read_trace(trace_id)
+        if trace_id not in self._traces:
+            self._traces[trace_id] = read_trace(trace_id)
+        return self._traces[trace_id]
 
-    async def path(
-        self, trace_id: str, *, head: int | None = None, first: int = 1, last: int | None = None
-    ) -> list[Message]:
-        return records.protocol_path(trace_id, head)
+    def recorded(self, trace_id: str, head: int | None) -> list[Message]:
+        if (trace_id, head) not in self._paths:
+            self._paths[trace_id, head] = records.protocol_path(trace_id, head)
+        return list(self._paths[trace_id, head])
 
     async def protocol_path(self, trace_id: str) -> list[Message]:
-        return records.protocol_path(trace_id)
+        return self.recorded(trace_id, None)
 
     async def messages(self, trace_id: str, sequences: Sequence[int]) -> dict[int, Message]:
-        return read_messages(trace_id, sequences)
+        wanted = trace_id, tuple(sequences)
+        if wanted not in self._messages:
+            self._messages[wanted] = read_messages(trace_id, sequences)
+        return dict(self._messages[wanted])
 
     async def anchors(self, trace_id: str) -> tuple[AnchorRevision, ...]:
-        return trees.read_anchors(trace_id)
+        if trace_id not in self._anchors:
+            self._anchors[trace_id] = trees.read_anchors(trace_id)
+        return self._anchors[trace_id]
 
     async def tree(self, trace_id: str) -> list[TreeTrace]:
         return trees.read_tree(trace_id)

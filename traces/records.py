@@ -19,6 +19,8 @@ from traces.rows import MESSAGE_COLUMNS, message_from
 MARK = '"protocol":'
 """Stands in the metadata of each message that carries entries, itself or in a snapshot."""
 
+_ALL = Q()
+
 _SPANS = 100
 """Spans of one query, as in ``traces.paths``."""
 
@@ -29,13 +31,38 @@ def recorded(trace_id: str, head: int | None = None) -> list[Message]:
     return list(_recorded(paths.ranges(trace_id, head)))
 
 
-def _recorded(spans: Sequence[paths.Span]) -> Iterator[Message]:
+def _recorded(spans: Sequence[paths.Span], also: Q = _ALL) -> Iterator[Message]:
     for i in range(0, len(spans), _SPANS):
         part = (Q(branch_id=b, depth__gte=s, depth__lte=e) for b, s, e in spans[i : i + _SPANS])
         found = models.Message.objects.filter(
-            functools.reduce(operator.or_, part), metadata__contains=MARK
+            functools.reduce(operator.or_, part), also, metadata__contains=MARK
         )
         yield from map(message_from, found.order_by("depth").values(*MESSAGE_COLUMNS))
+
+
+def contracts(trace_id: str, head: int | None = None) -> Iterator[Message]:
+    """The messages of a path that may have brought it a contract, the newest first, read piece
+    by piece: who stops at the first one has not read what stands before it. A summary's snapshot
+    stands for all before it, so that nothing older follows one."""
+    spans = paths.ranges(trace_id, head)
+    last, size = (spans[-1][2] if spans else 0), _PIECE
+    while last > 0:
+        piece = _between(spans, last - size + 1, last)
+        for message in reversed(list(_recorded(piece, _MAY_BRIEF))):
+            yield message
+            if message.source == "summary":
+                return
+        last, size = last - size, size * 4
+
+
+_PIECE = 500
+"""Messages of the first piece; each further one has four times as many."""
+
+_MAY_BRIEF = Q(role="user") | Q(source__in=("framework", "summary"))
+
+
+def _between(spans: Sequence[paths.Span], first: int, last: int) -> list[paths.Span]:
+    return [(b, max(s, first), min(e, last)) for b, s, e in spans if s <= last and e >= first]
 
 
 def newest_batch(trace_id: str, head: int | None = None) -> list[Message]:

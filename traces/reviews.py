@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from django.db import models, transaction
@@ -18,13 +18,13 @@ from cyberagent.core.family import ENDED as OVER
 from cyberagent.core.protocol import ProtocolState
 from cyberagent.core.protocol_entries import Validated
 from cyberagent.core.protocol_view import Child
-from cyberagent.core.types import Json
+from cyberagent.core.types import Json, sha256
 from cyberagent.core.verdicts import WORDS, decided
 from cyberagent.core.verdicts import ValidationResult as Result
 from cyberagent.core.wording import wording
-from traces import child_reviews, commands, rows, trees
+from traces import child_reviews, commands, paths, records, rows, trees
 from traces.acting import ENDED, RESUMABLE, Person, check_goes_on, go_on, locked, name_of
-from traces.models import Command, Trace, ValidationResult, VerdictReview
+from traces.models import Command, Message, Trace, ValidationResult, VerdictReview
 from traces.protocols import protocol_of
 from traces.verdict_queue import Judged, criteria_of
 
@@ -49,12 +49,16 @@ class Reason(models.TextChoices):
 # A person's word -------------------------------------------------------------------------------
 
 
-class ReviewRefused(InvalidInput):
-    """``field``: what of the review is at fault: word, criteria, reason, comment."""
+Code = Literal["choice", "unknown_criterion", "too_long", "needed", "does_not_follow"]
 
-    def __init__(self, field: str, why: str) -> None:
+
+class ReviewRefused(InvalidInput):
+    """``field``: what of the review is at fault: word, criteria, reason, comment; ``code`` and
+    ``values`` say in which way, for pages, which say it in the reader's language."""
+
+    def __init__(self, field: str, why: str, code: Code, **values: str) -> None:
         super().__init__(f"{field} {why}")
-        self.field = field
+        self.field, self.code, self.values = field, code, values
 
 
 def review(
@@ -65,34 +69,61 @@ def review(
     criteria: Mapping[str, str] | None = None,
     reason: str = "",
     comment: str = "",
+    expected: int | None = None,
 ) -> VerdictReview:
     """Store a person's word on a verdict, and on each of its criteria by id; one that is not
     named keeps the validator's. The word must follow from the criteria that decide; another one
-    than the validator's needs a reason and a comment. Raises ReviewRefused."""
+    than the validator's needs a reason and a comment. ``expected``: id of the newest review that
+    the person has seen, 0 for none; None asks for nothing. Raises ReviewRefused, and Conflict
+    where somebody has said a word since; then nothing is stored."""
     comment = comment.strip()
     judged = criteria_of(row)
     words = _words(judged, criteria or {})
     if word not in WORDS:
-        raise ReviewRefused("word", f"must be one of {', '.join(WORDS)}")
+        raise ReviewRefused("word", f"must be one of {', '.join(WORDS)}", "choice")
     _must_follow(judged, words, word)
     if reason and reason not in Reason.values:
-        raise ReviewRefused("reason", f"must be one of {', '.join(Reason.values)}")
+        raise ReviewRefused("reason", f"must be one of {', '.join(Reason.values)}", "choice")
     if len(comment) > MAX_COMMENT:
-        raise ReviewRefused("comment", f"has {len(comment):,} characters; {MAX_COMMENT:,} fit")
+        n, most = f"{len(comment):,}", f"{MAX_COMMENT:,}"
+        why = f"has {n} characters; {most} fit"
+        raise ReviewRefused("comment", why, "too_long", n=n, most=most)
+    why = f"is needed to overrule a verdict that is {row.verdict}"
     if word != row.verdict and not reason:
-        raise ReviewRefused("reason", f"is needed to overrule a verdict that is {row.verdict}")
+        raise ReviewRefused("reason", why, "needed")
     if word != row.verdict and not comment:
-        raise ReviewRefused("comment", f"is needed to overrule a verdict that is {row.verdict}")
-    return VerdictReview.objects.create(
-        result=row,
-        by=by,
-        word=word,
-        confirms=word == row.verdict,
-        criteria=rows.as_json(words, "criteria"),
-        reason=reason,
-        comment=rows.hold(comment),
-        created_at=rows.now(),
-    )
+        raise ReviewRefused("comment", why, "needed")
+    with transaction.atomic():
+        ValidationResult.objects.select_for_update().get(pk=row.pk)
+        _must_be_newest(row, expected)
+        return VerdictReview.objects.create(
+            result=row,
+            by=by,
+            word=word,
+            confirms=word == row.verdict,
+            criteria=rows.as_json(words, "criteria"),
+            reason=reason,
+            comment=rows.hold(comment),
+            created_at=rows.now(),
+        )
+
+
+class ReviewedSince(Conflict):
+    """``newest``: the review that the person has not seen, None where there is none any more."""
+
+    def __init__(self, newest: VerdictReview | None) -> None:
+        told = "the review that you saw is gone"
+        if newest is not None:
+            who, word = newest.by.get_username(), newest.word
+            told = f"{who} has said {word} meanwhile, in review {newest.pk}"
+        super().__init__(f"expected_review: {told}; look at it first")
+        self.newest = newest
+
+
+def _must_be_newest(row: ValidationResult, expected: int | None) -> None:
+    newest = _newest(row)
+    if expected is not None and expected != (newest.pk if newest else 0):
+        raise ReviewedSince(newest)
 
 
 def _words(judged: Sequence[Judged], given: Mapping[str, str]) -> dict[str, str]:
@@ -100,9 +131,11 @@ def _words(judged: Sequence[Judged], given: Mapping[str, str]) -> dict[str, str]
     for name, word in given.items():
         if name not in known:
             there = ", ".join(known) or "none"
-            raise ReviewRefused("criteria", f"has {name!r:.60}; this verdict has {there}")
+            why = f"has {name!r:.60}; this verdict has {there}"
+            raise ReviewRefused("criteria", why, "unknown_criterion", name=name[:60])
         if word not in WORDS:
-            raise ReviewRefused(f"criteria.{name}", f"must be one of {', '.join(WORDS)}")
+            why = f"must be one of {', '.join(WORDS)}"
+            raise ReviewRefused(f"criteria.{name}", why, "choice")
     return known | dict(given)
 
 
@@ -113,6 +146,9 @@ def _must_follow(judged: Sequence[Judged], words: Mapping[str, str], word: str) 
         raise ReviewRefused(
             "word",
             f"is {word}, but {follows} follows from the criteria that decide ({told or 'none'})",
+            "does_not_follow",
+            word=word,
+            follows=follows,
         )
 
 
@@ -126,7 +162,9 @@ class Correction:
     """What a correction would do. ``way``: it is said to the judged run, the child's review
     sends it back to work, it is said to the run above, or nothing can be done, ``why``.
     ``trace``: who hears it; ``text``: exactly what it hears, for a review the next brief;
-    ``is_live``: it is at work and hears it at its next safe point, else it is resumed."""
+    ``is_live``: it is at work and hears it at its next safe point, else it is resumed.
+    ``expected``: hash of the way, of who hears it and of all that is sent besides the person's
+    own text; :func:`correct` takes it, to do what was shown or nothing."""
 
     way: Way
     trace: Trace | None = None
@@ -134,6 +172,7 @@ class Correction:
     is_live: bool = False
     why: str = ""
     arguments: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    expected: str = ""
 
 
 def plan_correction(row: ValidationResult, text: str, *, by: Person) -> Correction:
@@ -143,22 +182,46 @@ def plan_correction(row: ValidationResult, text: str, *, by: Person) -> Correcti
     if len(text) > MAX_CORRECTION or "\0" in text:
         raise InvalidInput(f"text: a correction has at most {MAX_CORRECTION:,} characters, no NUL")
     try:
-        return _planned(row, text, by)
+        return replace(_planned(row, text, by), expected=_hash(_planned(row, "", by)))
     except CyberAgentError as error:
         return Correction(way="none", why=str(error))
 
 
-def correct(row: ValidationResult, text: str, *, by: Person) -> Command:
-    """Have the run go on with a correction. Raises InvalidInput for an empty one, Conflict with
-    the reason where nothing can be resumed, and what the act itself raises."""
+def _hash(plan: Correction) -> str:
+    """Of a plan for an empty text: what the person goes on writing is theirs to change."""
+    heard = plan.trace.pk if plan.trace else ""
+    told: list[Json] = [plan.way, heard, plan.text, dict(plan.arguments)]
+    return sha256(json.dumps(told, sort_keys=True).encode())
+
+
+class PlanChanged(Conflict):
+    """What would be sent is not what the person was shown."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "expected: what the correction does has changed since it was shown; look at it again"
+        )
+
+
+def correct(
+    row: ValidationResult, text: str, *, by: Person, expected: str | None = None
+) -> Command:
+    """Have the run go on with a correction. ``expected``: that of the plan that the person was
+    shown; None asks for nothing. Raises InvalidInput for an empty text, PlanChanged where another
+    thing would be done now, Conflict with the reason where nothing can be resumed, and what the
+    act itself raises; then nothing is done."""
     if not text.strip():
         raise InvalidInput("text: say what is to be done differently")
-    plan = plan_correction(row, text, by=by)
-    if plan.trace is None:
-        raise Conflict(plan.why)
-    if plan.way == "review":
-        return review_child(plan.trace, plan.arguments, by=by, resume=True)
-    return commands.say(plan.trace, plan.text, by=by)
+    with transaction.atomic():
+        locked(row.trace)
+        plan = plan_correction(row, text, by=by)
+        if plan.trace is None:
+            raise Conflict(plan.why)
+        if expected is not None and expected != plan.expected:
+            raise PlanChanged
+        if plan.way == "review":
+            return review_child(plan.trace, plan.arguments, by=by, resume=True)
+        return commands.say(plan.trace, plan.text, by=by)
 
 
 def review_child(
@@ -188,6 +251,8 @@ def due(trace: Trace) -> Child | None:
 
 def _planned(row: ValidationResult, text: str, by: Person) -> Correction:
     trace = row.trace
+    if was_left(row):
+        raise Conflict("this verdict was left by a rewind: no run goes by it any more")
     _must_count(row)
     parent = trace.parent_trace
     if parent is None:
@@ -216,6 +281,58 @@ def _must_count(row: ValidationResult) -> None:
     counts = state is not None and state.result is not None and told[-1].sequence == row.sequence
     if not counts:
         raise Conflict("this verdict is not the one that counts for its run any more")
+
+
+def was_left(row: ValidationResult) -> bool:
+    """Whether a rewind left the verdict: its own message, or of a trace between it and the root
+    the message that asked for that trace; or the one with which the run above took it in."""
+    trace = row.trace
+    if not _on_path(trace.pk, row.sequence):
+        return True
+    asked = [(t.parent_trace_id, t.parent_message) for t in (trace, *trees.above(trace.pk))]
+    if any(above and at and not _on_path(above, at) for above, at in asked):
+        return True
+    told = _told_above(row)
+    return bool(told) and not any(_on_path(trace.parent_trace_id or "", at) for at in told)
+
+
+def _on_path(trace_id: str, sequence: int) -> bool:
+    found = Message.objects.filter(trace=trace_id, sequence=sequence)
+    place = found.values_list("branch_id", "depth").first()
+    return place is not None and any(
+        branch == place[0] and first <= place[1] <= last
+        for branch, first, last in paths.ranges(trace_id)
+    )
+
+
+def _told_above(row: ValidationResult) -> list[int]:
+    """The messages of the run above, on any path, that brought it this verdict."""
+    found = Message.objects.filter(
+        trace=row.trace.parent_trace_id, branch_type="", metadata__contains=records.MARK
+    ).filter(metadata__contains=row.trace_id)
+    return [
+        sequence
+        for sequence, metadata in found.values_list("sequence", "metadata")
+        if any(_tells(entry, row) for entry in _entries(json.loads(metadata)))
+    ]
+
+
+def _entries(metadata: Mapping[str, Json]) -> Sequence[Json]:
+    told = metadata.get("protocol")
+    return told if isinstance(told, list) else ()
+
+
+def _tells(entry: Json, row: ValidationResult) -> bool:
+    """Of what is stored of a run that may be somebody else's: nothing is taken for granted."""
+    result = entry.get("result") if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or not isinstance(result, dict):
+        return False
+    told = (entry.get("entry"), entry.get("child"), result.get("verdict"))
+    said = (result.get("packet_sha256", ""), result.get("criteria"))
+    return told == ("child_ended", row.trace_id, row.verdict) and said == (
+        row.packet_sha256,
+        json.loads(row.criteria),
+    )
 
 
 def _is(row: ValidationResult, result: Result) -> bool:

@@ -255,13 +255,8 @@ def _stop_unasked(trace: Trace) -> None:
             stop_with_all_below(child, why)
 
 
-def fork(trace: Trace, at: int, *, owner: Any) -> Trace:
-    """A new trace that shares all messages and calls up to the safe point at or before message
-    ``at``, with their numbers; a run's fork is paused. Neither trace ever changes the other. A
-    recursive run's fork has the newest revision of its anchor as its first.
-
-    Raises NotFound, Conflict, InvalidInput where nothing would be left, and for a sub-agent of a
-    recursive run."""
+def check_forks(trace: Trace) -> bool:
+    """Whether it is the root of a recursive run. Raises InvalidInput for a sub-agent of one."""
     root = trace if trace.parent_trace_id is None else trees.root(trace.pk).get()
     recursive = trees.is_recursive(root)
     if recursive and root.pk != trace.pk:
@@ -269,6 +264,17 @@ def fork(trace: Trace, at: int, *, owner: Any) -> Trace:
             f"a sub-agent of a recursive run has no fork of its own: fork the run {root.pk} that "
             "it belongs to"
         )
+    return recursive
+
+
+def fork(trace: Trace, at: int, *, owner: Any) -> Trace:
+    """A new trace that shares all messages and calls up to the safe point at or before message
+    ``at``, with their numbers; a run's fork is paused. Neither trace ever changes the other. A
+    recursive run's fork has the newest revision of its anchor as its first.
+
+    Raises NotFound, Conflict, InvalidInput where nothing would be left, and for a sub-agent of a
+    recursive run."""
+    recursive = check_forks(trace)
     _on_a_main_path(trace, at)
     point = safe_point(paths.page(trace, head=at), at)
     if not point:

@@ -85,15 +85,18 @@ def _row_view(trace_id: str, shown: ShownRow) -> RowView:
         "hung": tuple(_hung_view(trace_id, h) for h in shown.hanging),
     }
     if isinstance(row, CallRow):
-        return RowView(**common, **_call_parts(row))
+        below = any(h.child for h in shown.hanging)
+        return RowView(**common, **_call_parts(row, below))
     if isinstance(row, SummaryRow):
         opens = reverse("open_rows", args=[trace_id]) + f"?summary={row.sequence}"
         return RowView(**common, **_summary_parts(row), opens=opens if row.messages else "")
     return RowView(**common, **_message_parts(row))
 
 
-def _call_parts(row: CallRow) -> dict[str, Any]:
-    out = _MARKUP.sub("", row.outcome) or (_("running…") if row.status == "waiting" else "")
+def _call_parts(row: CallRow, below: bool) -> dict[str, Any]:
+    """``below``: sub-agents hang below it, whose lines say how far it is."""
+    waits = row.status == "waiting" and not below
+    out = _MARKUP.sub("", row.outcome) or (_("running…") if waits else "")
     kind, icon, label = "tool", "tool", _("Tool")
     if row.made_by == "framework":
         kind, icon, label = "framework", "insert", _("Injected by the framework")

@@ -129,6 +129,8 @@ def sentence(event: Event) -> str:
         case ChildStarted():
             form = _("%(agent)s goes on") if event.resumed else _("%(agent)s begins")
             return form % {"agent": agent_name(event.agent)}
+        case ChildEnded(status="paused" | "waiting"):
+            return _("%(agent)s pauses") % {"agent": agent_name(event.agent)}
         case ChildEnded():
             told = {"agent": agent_name(event.agent), "status": status_name(event.status).lower()}
             return _("%(agent)s ended (%(status)s)") % told

@@ -53,14 +53,14 @@ def of(trace: Trace) -> Line | None:
     top = max(p["tokens"] for p in points) or 1
     largest = max(points, key=lambda p: p["tokens"])
     places = [(_x(n, len(points)), _y(p["tokens"], top)) for n, p in enumerate(points)]
-    line = " L".join(f"{x} {y}" for x, y in places)
-    last_x = places[-1][0]
+    drawn = places if len(places) > 1 else [*places, (WIDTH, places[0][1])]
+    line = " L".join(f"{x} {y}" for x, y in drawn)
     return Line(
         calls=count,
         first=points[0]["begun"],
         last=points[-1]["ended"],
-        path=f"M{line}" + ("" if len(places) > 1 else f" L{WIDTH} {places[0][1]}"),
-        area=f"M0 {HEIGHT} L{line} L{last_x if len(places) > 1 else WIDTH} {HEIGHT}Z",
+        path=f"M{line}",
+        area=f"M0 {HEIGHT} L{line} L{WIDTH} {HEIGHT}Z",
         ticks="".join(f"M{x} {HEIGHT}v-4" for x, _ in places),
         failed="".join(
             f"M{x} 2v6" for (x, _), p in zip(places, points, strict=True) if p["failures"]

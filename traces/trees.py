@@ -97,8 +97,14 @@ def _of(statement: str, trace_id: str) -> QuerySet[models.Trace]:
 
 def above(trace_id: str) -> list[models.Trace]:
     """The traces above a sub-agent, the nearest first; none for a root."""
-    ids = _fetch(f"{_UP} SELECT id FROM up WHERE height > 0 ORDER BY height", trace_id)
-    return _in_order([name for (name,) in ids])
+    found = {t.pk: t for t in _of(f"{_UP} SELECT id FROM up WHERE height > 0", trace_id)}
+    nearest = set(found) - {t.parent_trace_id for t in found.values()}
+    chain: list[models.Trace] = []
+    name = next(iter(nearest), None)
+    while name is not None:
+        chain.append(found[name])
+        name = found[name].parent_trace_id
+    return chain
 
 
 def in_order(trace_id: str) -> list[models.Trace]:

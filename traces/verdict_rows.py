@@ -13,13 +13,14 @@ from datetime import datetime
 from typing import Any
 
 from cyberagent.core.anchor import AnchorRevision
+from cyberagent.core.briefs import TaskBrief
 from cyberagent.core.errors import InvalidInput
 from cyberagent.core.lineage import LINEAGE
 from cyberagent.core.protocol import replay_protocol
 from cyberagent.core.protocol_entries import Validated
-from cyberagent.core.types import Message
+from cyberagent.core.types import Message, sha256
 from cyberagent.core.verdicts import ValidationResult
-from traces import models, records, rows
+from traces import models, packets, records, rows
 from traces.trees import read_anchors, root_id
 
 
@@ -85,9 +86,10 @@ def _revisions(trace_id: str) -> tuple[AnchorRevision, ...]:
 def _columns(trace: rows.Row, verdict: _Verdict) -> dict[str, Any]:
     result, message = verdict.result, verdict.message
     is_root = trace["parent_trace_id"] is None
-    task = _of_the_root(verdict) if is_root else _of_the_brief(trace["id"], verdict)
+    validator = _validator(trace["id"], message)
+    task = _of_the_root(verdict) if is_root else _of_the_brief(trace["id"], verdict, validator)
     return {
-        "validator_id": _validator(trace["id"], message),
+        "validator_id": validator,
         "verdict": result.verdict,
         "reason": rows.hold(result.reason),
         "criteria": rows.as_json([c.to_json() for c in result.criteria], "criteria"),
@@ -117,12 +119,32 @@ def _of_the_root(verdict: _Verdict) -> str:
     return held[-1].anchor.objective
 
 
-def _of_the_brief(trace_id: str, verdict: _Verdict) -> str:
-    """The objective of the contract that held on the message's path."""
-    path = records.recorded(trace_id, verdict.message.sequence)
+def _of_the_brief(trace_id: str, verdict: _Verdict, validator: str | None) -> str:
+    """The objective of the contract that held on the message's path. The packet that was judged
+    holds it; where there is none, the path is read from its end to where the contract came."""
+    brief = _judged(validator, verdict.result) or _on_the_path(trace_id, verdict)
+    return brief.objective if brief else ""
+
+
+def _judged(validator: str | None, result: ValidationResult) -> TaskBrief | None:
+    """The contract in the packet that a validator was sent, if it is the one of the verdict."""
+    if validator is None:
+        return None
+    told = models.Message.objects.filter(trace_id=validator, role="user").order_by("sequence")
+    row = told.values(*rows.MESSAGE_COLUMNS).first()
+    text = rows.message_from(row).text if row else ""
+    if sha256(text.encode("utf-8", "surrogatepass")) != result.packet_sha256:
+        return None
+    return packets.read_packet(text).brief
+
+
+def _on_the_path(trace_id: str, verdict: _Verdict) -> TaskBrief | None:
     anchor = verdict.revisions[-1].anchor
-    briefs = replay_protocol(path, trace_id=trace_id, anchor=anchor).briefs
-    return briefs[-1].brief.objective if briefs else ""
+    for message in records.contracts(trace_id, verdict.message.sequence):
+        briefs = replay_protocol([message], trace_id=trace_id, anchor=anchor).briefs
+        if briefs:
+            return briefs[-1].brief
+    return None
 
 
 def _cost(given: float | None) -> float | None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 
+from cyberagent.core.reports import Artifact
 from cyberagent.core.types import Json
 from traces.agreement import Agreement, Agreements
 from traces.models import ValidationResult, VerdictReview
-from traces.reviews import Correction
+from traces.reviews import Correction, was_left
 from traces.rows import held, iso
 from traces.verdict_queue import criteria_of, state_of_review
 from traces.verdicts import Criterion, Evidence, VerdictView
@@ -61,9 +62,9 @@ def review_json(review: VerdictReview) -> dict[str, Json]:
     }
 
 
-def verdict_detail(view: VerdictView) -> dict[str, Json]:
-    """A verdict with the task, the claims beside the words, the packet and all reviews."""
-    view.row.newest = view.newest  # type: ignore[attr-defined]
+def verdict_detail(view: VerdictView, *, exact: bool = True) -> dict[str, Json]:
+    """A verdict with the task, the claims beside the words, the packet and all reviews.
+    ``exact``: with the packet's text too, which is for operators (docs/access.md)."""
     answer = view.answer
     return verdict_json(view.row) | {
         "criteria": [_criterion(c) for c in view.criteria],
@@ -74,15 +75,22 @@ def verdict_detail(view: VerdictView) -> dict[str, Json]:
         "brief_version": view.version,
         "report": view.report.to_json() if view.report else None,
         "answer": None if answer is None else {"sequence": answer[0], "text": answer[1]},
-        "artifacts": [a.to_json() for a in view.artifacts],
-        "packet": view.sent.text if view.sent else None,
+        "artifacts": [_artifact(a, exact) for a in view.artifacts],
+        "packet": view.sent.text if view.sent and exact else None,
+        "packet_characters": len(view.sent.text) if view.sent else None,
         "packet_now_sha256": view.sent.sha256 if view.sent else "",
         "packet_holds": view.sent.holds if view.sent else None,
+        "left_by_rewind": was_left(view.row),
         "call": view.call.number if view.call else None,
         "usage": view.usage.to_json() if view.usage else None,
         "duration_ms": view.call.duration_ms if view.call else None,
         "reviews": [review_json(r) for r in view.reviews],
     }
+
+
+def _artifact(one: Artifact, exact: bool) -> dict[str, Json]:
+    """An output; its content stands in the packet and is for whom that is for."""
+    return one.to_json() if exact else one.to_json() | {"content": None}
 
 
 def _criterion(one: Criterion) -> dict[str, Json]:
@@ -113,6 +121,7 @@ def correction_json(plan: Correction) -> dict[str, Json]:
         "is_live": plan.is_live,
         "why": plan.why,
         "review": dict(plan.arguments) or None,
+        "expected": plan.expected,
     }
 
 

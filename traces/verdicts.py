@@ -26,7 +26,7 @@ from traces.models import AnchorRevision, ModelCall, ValidationResult, VerdictRe
 from traces.models import Message as MessageRow
 from traces.packets import Packet
 from traces.rows import MESSAGE_COLUMNS, held, message_from
-from traces.verdict_queue import LARGEST, Judged, criteria_of
+from traces.verdict_queue import LARGEST, Judged, criteria_of, state_of_review
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +102,7 @@ class VerdictView:
 
     @property
     def state(self) -> str:
-        if self.newest is None:
-            return "waiting"
-        return "confirmed" if self.newest.confirms else "overruled"
+        return state_of_review(self.row)
 
 
 def view_of(row: ValidationResult) -> VerdictView:
@@ -116,6 +114,7 @@ def view_of(row: ValidationResult) -> VerdictView:
     )
     state = _state_then(row, anchor)
     reviews = tuple(row.reviews.select_related("by").order_by("-pk"))
+    row.newest = reviews[0] if reviews else None  # type: ignore[attr-defined]
     report = state.report if state else None
     return VerdictView(
         row=row,

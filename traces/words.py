@@ -22,6 +22,7 @@ ENGINE = (
     gettext_noop("A small model on this machine (a few words a second; not clever)"),
     gettext_noop("the local model is not installed: install cyberagent[local]"),
     gettext_noop("Scripted: plays a written script, tools run"),
+    gettext_noop("Replay: plays the model's turns of another run"),
     gettext_noop("Claude Code session"),
     gettext_noop("chat-completions messages"),
     gettext_noop("trace folder or zip"),

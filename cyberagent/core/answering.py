@@ -118,7 +118,7 @@ def _reasons(result: ValidationResult) -> str:
     failed = [
         f"{c.criterion}: {briefly(c.reason)}" for c in result.criteria if c.verdict == "failed"
     ]
-    return "; ".join(failed) or briefly(result.reason) or "no reason was given"
+    return "; ".join(failed) or briefly(result.reason) or "-"
 
 
 def _owed(state: RunState, protocol: ProtocolState) -> tuple[Message, Event] | None:
@@ -166,7 +166,7 @@ def _verdict_message(judged: Judged, language: str, *, goes_on: bool) -> Message
         text = wording(language, "root_rejected").format(reasons=_reasons(result))
     else:
         text = label(language, "root_verdict").format(
-            verdict=result.verdict, reason=briefly(result.reason) or "-"
+            verdict=result.verdict, reason=briefly(result.reason) or _reasons(result)
         )
     record: Json = entry_to_json(Validated(result))
     metadata = {"protocol": [record], **judged.metadata()}

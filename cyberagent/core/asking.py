@@ -231,7 +231,7 @@ class Asking:
             metadata={
                 "call": call.record.number,
                 "model": answer.model or call.record.model,
-                **({"cost": cost} if cost else {}),
+                **({"cost": cost} if cost is not None else {}),
             },
         )
         end = CallEnd(

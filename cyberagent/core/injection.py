@@ -16,6 +16,7 @@ from cyberagent.core.window import Item
 
 CONTEXT_TOOL = "get_current_context"
 SKILL_TOOL = "skill"
+REPORT_TOOL = "submit_report"
 
 WANTED = "inject_skills"
 """Where a trace's context keeps the skills that must be in its windows."""
@@ -87,9 +88,9 @@ def framework_calls(
     state: Turning, answer: Sequence[Part], offered: Iterable[str]
 ) -> tuple[list[ToolCall], list[Injected]]:
     """Calls that the framework appends to the model's batch, each with its event; nothing where
-    the model made no batch."""
+    the model made no batch, or one that its work ends with."""
     asked = [p for p in answer if isinstance(p, ToolCall)]
-    if not asked:
+    if not asked or any(c.name == REPORT_TOOL for c in asked):
         return [], []
     sequence, iteration = state.trace.last_sequence + 1, state.answers + 1
     added: list[ToolCall] = []

@@ -110,7 +110,7 @@ def test_a_review_that_is_due_is_made(signed_in: Page, live_server_process: Serv
     verdict = judged(server, "judged_child('passed', 'failed'")
     page.goto(f"{server.url}/verdicts/{verdict}/")
     form = page.locator("#child")
-    brief = form.get_by_label("Next brief, as JSON")
+    brief = form.get_by_label("Next contract, as JSON")
     expect(brief).to_be_hidden()
     form.get_by_label("REPLACE").check()
     expect(brief).to_be_visible()

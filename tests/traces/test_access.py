@@ -131,6 +131,20 @@ def test_a_child_is_as_visible_as_its_root_whatever_it_says_itself(world):
     assert "ann child" not in seen_by(bob, traces)
 
 
+def test_who_may_see_a_trace_costs_the_same_however_deep_it_stands(
+    world, django_assert_num_queries
+):
+    ann, bob, traces = world
+    deep = traces["shared grandchild"]
+    for _ in range(6):
+        deep = Trace.objects.create(mission="x", parent_trace=deep)
+    for who in (ann, bob):
+        access.role_of(who)
+        trace = Trace.objects.get(pk=deep.pk)
+        with django_assert_num_queries(1):
+            assert access.can_see(who, trace)
+
+
 def test_an_admin_sees_every_trace_and_a_stranger_none(world):
     _, _, traces = world
     assert seen_by(person("root", "admin"), traces) == set(traces)

@@ -14,6 +14,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from cyberagent.core.errors import Conflict, InvalidInput, NotFound
+from tests.traces import grown
 from tests.traces.anchored import (
     ANCHOR,
     below,
@@ -26,7 +27,7 @@ from tests.traces.people import Api, person, stored_trace
 from tests.traces.played import told
 from traces import anchors, write
 from traces.access import RoleNeeded
-from traces.models import AnchorRevision, Command, Event, Trace
+from traces.models import AnchorRevision, Command, Event, Trace, ValidationResult
 from traces.protocols import protocol_of
 
 pytestmark = pytest.mark.django_db
@@ -274,6 +275,57 @@ def test_a_full_contract_of_a_sub_agent_that_is_done_refuses_nothing(root, admin
     for status in ("completed", "failed", "stopped"):
         nearly_full(root, 0, status)
     assert anchors.revise(root, NEW, by=admin, why="new law").number == 2
+
+
+LONGER = grown.ANCHOR | {"constraints": ["no new tables", "n" * 900]}
+"""Takes more room than a contract of 15,500 characters and more has left."""
+
+
+def a_full_child(status: str) -> tuple[Trace, Trace, dict[str, Any]]:
+    """A root at rest, a sub-agent whose call is open, and its nearly full contract."""
+    contract = grown.brief(context="y" * 15_500)
+    root = grown.a_root("paused")
+    ask = grown.asks(root, "c1")
+    child = grown.a_child(root, "c1", ask, status=status, contract=contract)
+    return Trace.objects.get(pk=root), Trace.objects.get(pk=child), contract
+
+
+@pytest.mark.parametrize("status", ["stopped", "failed", "completed"])
+def test_a_contract_that_an_open_call_goes_on_with_refuses_what_it_has_no_room_for(status, admin):
+    root, child, _ = a_full_child(status)
+    with pytest.raises(InvalidInput, match=f"{child.pk} has no room"):
+        anchors.revise(root, LONGER, by=admin, why="new law")
+    assert AnchorRevision.objects.count() == 1
+
+
+def test_a_full_contract_is_in_force_until_its_review_and_then_refuses_nothing(admin):
+    root, child, contract = a_full_child("completed")
+    grown.reports(child.pk)
+    grown.answers(root.pk, "c1", *grown.ended(child.pk, contract))
+    assert child.pk in anchors.preview(root, LONGER).problem
+    grown.asks(root.pk, "v1", name="review_child")
+    grown.answers(root.pk, "v1", grown.reviewed(child.pk), name="review_child")
+    assert anchors.preview(root, LONGER).contracts == ()
+    assert anchors.revise(root, LONGER, by=admin, why="new law").number == 2
+
+
+def test_the_page_of_a_contract_without_room_for_a_later_anchor_says_so(admin, client):
+    root, child, contract = a_full_child("completed")
+    grown.reports(child.pk)
+    grown.answers(root.pk, "c1", *grown.ended(child.pk, contract))
+    grown.asks(root.pk, "v1", name="review_child")
+    grown.answers(root.pk, "v1", grown.reviewed(child.pk), name="review_child")
+    anchors.revise(root, LONGER, by=admin, why="new law")
+    client.force_login(admin)
+    answer = client.get(f"/runs/{child.pk}/task/")
+    assert answer.status_code == 200
+    shown = answer.content.decode()
+    assert "has no room in this contract" in shown and "at most 16,000 fit" in shown
+    verdict = ValidationResult.objects.get(trace=child)
+    assert client.get(f"/verdicts/{verdict.pk}/").status_code == 200
+    # The trace above goes on, and another revision can be previewed.
+    more = LONGER | {"constraints": [*LONGER["constraints"], "one more"]}
+    assert anchors.preview(root, more).problem == ""
 
 
 # Who may, and two at once ------------------------------------------------------------------------

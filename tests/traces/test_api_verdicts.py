@@ -9,7 +9,7 @@ import pytest
 
 from tests.traces import judged
 from tests.traces.people import Api, person
-from traces import reviews
+from traces import reviews, write
 from traces.api_schemas import CommandOut
 from traces.api_verdicts import (
     AgreementsOut,
@@ -118,6 +118,26 @@ def test_one_verdict_with_claims_packet_and_reviews(api: Api, olga: Any) -> None
     assert found["usage"]["prompt"] == 1200
 
 
+def test_the_exact_packet_is_for_operators(api: Api, olga: Any) -> None:
+    row = judged.judged_child(owner_id=olga.pk, shared=True)
+    whole = api.get(f"/verdicts/{row.pk}").json()
+    seen = Api(person("vera", "viewer")).get(f"/verdicts/{row.pk}").json()
+    VerdictDetail.model_validate(seen)
+    assert seen["packet"] is None and seen["packet_characters"] == len(whole["packet"])
+    assert seen["packet_now_sha256"] == row.packet_sha256 and seen["packet_holds"]
+    assert "return bank.refund" not in str(seen) and "return bank.refund" in str(whole)
+    assert whole["artifacts"][0]["content"] == judged.SOURCE
+    assert seen["criteria"] == whole["criteria"]
+
+
+def test_a_verdict_that_a_rewind_left_is_marked(api: Api, olga: Any) -> None:
+    row = judged.judged_child(owner_id=olga.pk)
+    assert api.get(f"/verdicts/{row.pk}").json()["left_by_rewind"] is False
+    parent = Trace.objects.get(pk=row.trace.parent_trace_id)
+    write.move_head(parent.pk, 1, expected_head=parent.head_sequence)
+    assert api.get(f"/verdicts/{row.pk}").json()["left_by_rewind"] is True
+
+
 def test_a_roots_verdict_without_a_packet(api: Api, olga: Any) -> None:
     row = judged.judged_root("unknown", sent=False, owner_id=olga.pk)
     found = api.get(f"/verdicts/{row.pk}").json()
@@ -184,6 +204,32 @@ def test_a_correction_is_tried_dry_then_sent(api: Api, olga: Any) -> None:
     assert done.json()["arguments"]["next_brief"] == dry.json()["review"]["next_brief"]
     again = api.post(path, {"text": "Run the tests.", "dry_run": True}).json()
     assert again["way"] == "say_parent"
+
+
+def test_a_correction_that_was_tried_dry_is_sent_as_it_was_or_not_at_all(
+    api: Api, olga: Any
+) -> None:
+    row = judged.judged_child(owner_id=olga.pk)
+    path = f"/verdicts/{row.pk}/correction"
+    dry = api.post(path, {"text": "Run the tests.", "dry_run": True}).json()
+    judged.accepted(row)
+    count = Command.objects.count()
+    refused = api.post(path, {"text": "Run the tests.", "expected": dry["expected"]})
+    assert refused.status_code == 409 and refused.json()["detail"].startswith("expected")
+    assert Command.objects.count() == count
+    dry = api.post(path, {"text": "Run the tests.", "dry_run": True}).json()
+    done = api.post(path, {"text": "Run the tests.", "expected": dry["expected"]})
+    assert (done.status_code, done.json()["name"]) == (202, "say")
+
+
+def test_a_word_that_has_not_seen_the_newest_is_409(api: Api, olga: Any) -> None:
+    row = judged.judged_child(owner_id=olga.pk)
+    path = f"/verdicts/{row.pk}/reviews"
+    first = api.post(path, {"word": "failed", "expected_review": 0}).json()
+    refused = api.post(path, {"word": "failed", "expected_review": 0})
+    assert refused.status_code == 409 and "olga has said failed" in refused.json()["detail"]
+    assert VerdictReview.objects.count() == 1
+    assert api.post(path, {"word": "failed", "expected_review": first["id"]}).status_code == 201
 
 
 def test_a_correction_that_cannot_be_sent_says_why(api: Api, olga: Any) -> None:

@@ -556,3 +556,17 @@ def test_the_terminal_draws_sub_agents_indented_below_their_calls(owner: User) -
     assert told[-2].endswith("[review: accepted, against the verdict failed]")
     chinese = list(Picture(family.root).lines(language="zh"))
     assert f"│     └─ 验证者 {judge} 的裁决: 失败 — No" in chinese
+
+
+def test_the_run_page_of_a_sub_agent_costs_the_same_however_deep_it_stands(owner: User) -> None:
+    family, mine = Family(owner), signed_in(owner)
+    levels = [family.root]
+    for n in range(4):
+        child, _ = family.delegate(levels[-1], objective=f"Level {n + 1}")
+        levels.append(child)
+    page(mine, f"/runs/{family.root}/")
+    costs = [cost(mine, f"/runs/{child}/")[0] for child in levels[1:]]
+    assert len(set(costs)) == 1 and costs[0] <= 12
+    told = page(mine, f"/runs/{levels[-1]}/")
+    places = [told.index(f"/runs/{above}/messages/") for above in levels[:-1]]
+    assert places == sorted(places)

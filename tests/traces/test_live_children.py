@@ -291,6 +291,23 @@ async def test_who_comes_back_to_the_board_is_sent_it_only_if_it_changed() -> No
     await listener.disconnect()
 
 
+async def test_the_board_of_a_sub_agent_tells_that_the_run_at_the_root_has_ended() -> None:
+    owner, client = await signed_in("olga")
+    family = await family_of(owner)
+    child, _ = await sync_to_async(family.delegate)(family.root)
+    inner, _ = await sync_to_async(family.delegate)(child)
+    old = await sync_to_async(boardviews.clock_of)(child)
+    listener = socket(f"/ws/runs/{child}/agents/?clock={old}&lang=en", client)
+    await listener.connect()
+    assert await listener.receive_nothing(timeout=0.5)
+    await sync_to_async(family.status)(family.root, "completed")
+    message = await received(listener)
+    assert message["clock"] == await sync_to_async(boardviews.clock_of)(child) != old
+    row = re.search(rf'<tr id="agent-{inner}".*?</tr>', message["board"], re.DOTALL)
+    assert row and "nobody waits for it" in row[0]
+    await listener.disconnect()
+
+
 # Streams and the terminal ------------------------------------------------------------------------
 
 

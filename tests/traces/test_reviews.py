@@ -11,7 +11,7 @@ from cyberagent.core.errors import Conflict, InvalidInput, ProtocolRefused
 from cyberagent.core.types import text_message
 from tests.traces import grown, judged
 from tests.traces.people import person, stored_trace
-from traces import commands, reviews, write
+from traces import child_reviews, commands, reviews, write
 from traces.models import Command, Event, Trace, ValidationResult, VerdictReview
 from traces.protocols import protocol_of
 from traces.reviews import ReviewRefused
@@ -259,6 +259,53 @@ def test_after_the_review_it_is_said_to_the_run_above(olga: Any) -> None:
     assert now(row.trace.parent_trace_id).status == "queued"
 
 
+def test_a_word_that_does_not_know_the_newest_is_refused(olga: Any) -> None:
+    row = judged.judged_child()
+    first = reviews.review(row, "failed", by=person("mei", "operator"), expected=0)
+    for behind in (0, first.pk + 1):
+        with pytest.raises(Conflict, match=r"^expected_review: mei has said failed"):
+            reviews.review(row, "failed", by=olga, expected=behind)
+    assert row.reviews.get() == first
+    reviews.review(row, "failed", by=olga, expected=first.pk)
+    assert row.reviews.count() == 2
+
+
+# A correction that was shown -----------------------------------------------------------------
+
+
+def test_what_is_sent_is_what_was_shown_or_nothing(olga: Any) -> None:
+    row = judged.judged_child()
+    plan = reviews.plan_correction(row, "Run the t", by=olga)
+    child_reviews.review_child(
+        now(row.trace.parent_trace_id),
+        {"child": row.trace_id, "decision": "ACCEPT", "reason": "It will do."},
+        by=person("mei", "operator"),
+    )
+    before = Command.objects.count()
+    with pytest.raises(reviews.PlanChanged, match=r"^expected"):
+        reviews.correct(row, "Run the tests.", by=olga, expected=plan.expected)
+    assert Command.objects.count() == before
+    assert now(row.trace.parent_trace_id).status == "paused"
+
+
+def test_a_person_goes_on_writing_after_the_preview(olga: Any) -> None:
+    row = judged.judged_child()
+    plan = reviews.plan_correction(row, "", by=olga)
+    assert plan.expected == reviews.plan_correction(row, "Run them.", by=olga).expected
+    command = reviews.correct(row, "Run the tests.", by=olga, expected=plan.expected)
+    assert command.name == "review"
+
+
+def test_a_word_that_would_be_quoted_is_part_of_what_was_shown(olga: Any) -> None:
+    row = judged.judged_root("failed")
+    plan = reviews.plan_correction(row, "Pay.", by=olga)
+    reviews.review(row, "failed", by=person("mei", "operator"), comment="Nothing is paid.")
+    with pytest.raises(reviews.PlanChanged):
+        reviews.correct(row, "Pay.", by=olga, expected=plan.expected)
+    plan = reviews.plan_correction(row, "Pay.", by=olga)
+    assert reviews.correct(row, "Pay.", by=olga, expected=plan.expected).name == "say"
+
+
 # A correction: where nothing can be resumed ------------------------------------------------------
 
 
@@ -284,7 +331,32 @@ def test_a_verdict_on_a_path_that_was_left_is_refused(olga: Any) -> None:
     row = judged.judged_child()
     head = now(row.trace_id).head_sequence
     write.move_head(row.trace_id, 1, expected_head=head)
-    assert "not the one that counts" in refused(row, olga)
+    assert "left by a rewind" in refused(row, olga)
+
+
+def test_a_verdict_on_a_child_that_the_run_above_was_rewound_past_is_refused(olga: Any) -> None:
+    row = judged.judged_child()
+    parent = now(row.trace.parent_trace_id)
+    assert not reviews.was_left(row)
+    write.move_head(parent.pk, 1, expected_head=parent.head_sequence)
+    assert "left by a rewind" in refused(row, olga) and reviews.was_left(row)
+    write.move_head(parent.pk, parent.head_sequence, expected_head=1)
+    assert not reviews.was_left(row)
+
+
+def test_a_verdict_that_was_taken_in_by_a_message_that_was_left_is_refused(olga: Any) -> None:
+    row = judged.judged_child()
+    parent = now(row.trace.parent_trace_id)
+    write.move_head(parent.pk, parent.head_sequence - 1, expected_head=parent.head_sequence)
+    assert "left by a rewind" in refused(row, olga)
+
+
+def test_a_rewind_far_above_leaves_the_verdict_too(olga: Any) -> None:
+    row = nested("paused")
+    root = now(now(row.trace.parent_trace_id).parent_trace_id)
+    assert not reviews.was_left(row)
+    write.move_head(root.pk, 1, expected_head=root.head_sequence)
+    assert "left by a rewind" in refused(row, olga)
 
 
 def test_an_earlier_answer_of_a_root_is_refused(olga: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from datetime import timedelta
@@ -27,6 +28,7 @@ from tests.traces.grown import (
     answers,
     asks,
     brief,
+    briefed,
     canonical,
     contracts,
     ended,
@@ -208,6 +210,60 @@ def test_the_task_is_that_of_the_contract_in_force():
     assert list(tasks) == ["Find the refund code", "Look again"]
 
 
+def fill(trace: str, count: int) -> None:
+    says = text_message("assistant", "On it.", source="model", tokens=1)
+    write.append(trace, [says] * count)
+
+
+def test_the_task_is_found_however_long_ago_the_contract_came():
+    root = a_root()
+    child = a_child(root, "c1", asks(root, "c1"))
+    contracts(child, "c2", brief("Look again"), root)
+    fill(child, 2_600)
+    reports(child)
+    assert the_verdict(child).task == "Look again"
+
+
+def test_the_task_is_that_of_the_newest_summary_where_one_stands_for_the_contract():
+    root = a_root()
+    child = a_child(root, "c1", asks(root, "c1"))
+    kept = {"entries": [{"sequence": 1, **briefed(brief("Kept in the summary"), root)}]}
+    summary = text_message(
+        "user", "so far", source="summary", metadata={"snapshot": {"protocol": kept}}
+    )
+    write.append(child, [summary])
+    reports(child)
+    assert the_verdict(child).task == "Kept in the summary"
+
+
+def test_the_task_is_that_of_the_packet_that_was_judged():
+    root = a_root()
+    child = a_child(root, "c1", asks(root, "c1"))
+    packet = f"# TaskBrief\n{canonical(brief('As judged'))}\n"
+    sha256 = hashlib.sha256(packet.encode()).hexdigest()
+    for call, told, task in (
+        ("p1", sha256, "As judged"),
+        ("p2", "b" * 64, "Find the refund code"),  # another text than the verdict names
+    ):
+        new = NewTrace(mission="Judge", parent_trace=child, parent_message=1)
+        validator = write.create_trace(new).id
+        write.append(validator, [text_message("user", packet, source="framework")])
+        sequence = reports(child, call, validator=validator, packet_sha256=told)
+        assert ValidationResult.objects.get(trace=child, sequence=sequence).task == task
+
+
+def test_a_verdict_with_a_packet_reads_nothing_of_the_path():
+    root = a_root()
+    child = a_child(root, "c1", asks(root, "c1"))
+    packet = f"# TaskBrief\n{canonical(brief('As judged'))}\n"
+    validator = write.create_trace(NewTrace(mission="J", parent_trace=child, parent_message=1)).id
+    write.append(validator, [text_message("user", packet, source="framework")])
+    sha256 = hashlib.sha256(packet.encode()).hexdigest()
+    with CaptureQueriesContext(connection) as asked:
+        reports(child, validator=validator, packet_sha256=sha256)
+    assert not [q["sql"] for q in asked if "LIKE" in q["sql"]]
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -290,6 +346,19 @@ def test_rows_of_verdicts_are_made_anew_and_peoples_words_stay():
 
 
 # The state -----------------------------------------------------------------------------------
+
+
+def test_several_states_of_a_tree_in_one_look_read_each_trace_once():
+    names = [a_root()]
+    for _ in range(3):
+        names.append(a_child(names[-1], "c1", asks(names[-1], "c1")))
+    look = protocols.Look()
+    for name in names:
+        assert protocols.protocol_of(name, look=look) == protocols.protocol_of(name)
+    with CaptureQueriesContext(connection) as asked:
+        for name in names:
+            protocols.protocol_of(name, look=look)
+    assert not list(asked)
 
 
 def test_a_state_is_opened_under_the_traces_above_it():

@@ -14,14 +14,16 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from tests.traces import judged
+from cyberagent.core.types import text_message
+from tests.traces import grown, judged
 from tests.traces.people import person
-from traces import reviews
+from traces import paths, reviews, write
 from traces.models import Command, Trace, ValidationResult, VerdictReview
 
 pytestmark = pytest.mark.django_db
 
 PART = {"HX-Request": "true"}
+SEEN = {"expected_review": "0"}
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
@@ -49,6 +51,12 @@ def text(answer: Any) -> str:
 
 def place(row: ValidationResult, act: str = "") -> str:
     return f"/verdicts/{row.pk}/{act}"
+
+
+def shown(client: Client, row: ValidationResult) -> dict[str, str]:
+    """What the page's own form sends along of what it shows."""
+    fields = r'name="(expected|expected_review)" value="([^"]*)"'
+    return dict(re.findall(fields, client.get(place(row)).content.decode()))
 
 
 # Who may ---------------------------------------------------------------------------------------
@@ -79,6 +87,18 @@ def test_a_viewer_reads_and_is_asked_for_nothing(owner: User) -> None:
     for act in ("review/", "correction/", "child/"):
         assert viewer.post(place(row, act), {"act": "confirm"}).status_code == 403, act
     assert not VerdictReview.objects.exists() and not Command.objects.exists()
+
+
+def test_the_exact_packet_is_for_operators(mine: Client, owner: User) -> None:
+    row = judged.judged_child(owner_id=owner.pk, shared=True)
+    packet = paths.page(row.validator_id or "")[0].text
+    viewer = text(signed_in(person("vera", "viewer")).get(place(row)))
+    own = text(mine.get(place(row)))
+    # The source of an output stands in the packet alone.
+    assert "return bank.refund" in packet and "return bank.refund" in own
+    assert "return bank.refund" not in viewer and "Show the packet" not in viewer
+    assert "The exact packet needs the role operator." in viewer
+    assert row.packet_sha256 in viewer and f"{len(packet):,} characters" in viewer
 
 
 # The queue -----------------------------------------------------------------------------------
@@ -131,6 +151,7 @@ def test_the_queue_costs_the_same_however_long_it_is(mine: Client, owner: User) 
         return len(queries)
 
     first = judged.judged_child(owner_id=owner.pk)
+    mine.get(place(first))  # what was read of a tree is kept
     few = cost("/verdicts/?review=all")
     one = cost(place(first))
     for _ in range(5):
@@ -160,9 +181,9 @@ def test_a_verdict_shows_claim_word_evidence_and_packet(mine: Client, owner: Use
     for words in (
         "Claim Met", "Validator Failed No test run is among the messages. no evidence",
         "message 999 does not exist", "terminal: refund 12: accepted by the bank",
-        "2 criteria of the root, told beside", "Brief, version 1", "Root anchor, revision 1",
+        "2 criteria of the root, told beside", "Contract, version 1", "Root anchor, revision 1",
         "The refund call is written and tested.", "there is no file notes.md", "shop/refund.py",
-        "the very packet that the verdict names", "1200 in, 80 out", "$0.25",
+        "the very packet that the verdict names", "1,200 in, 80 out", "$0.25",
         "Nobody has said a word on it yet",
     ):  # fmt: skip
         assert words in said, words
@@ -227,10 +248,10 @@ def test_to_confirm_is_one_request_and_leads_to_the_next_of_the_queue(
 ) -> None:
     one, two = (judged.judged_child(owner_id=owner.pk) for _ in range(2))
     judged.judged_root(owner_id=owner.pk)
-    done = mine.post(place(two, "review/?search=refund"), {"act": "confirm"})
+    done = mine.post(place(two, "review/?search=refund"), {"act": "confirm", **SEEN})
     assert (done.status_code, done["Location"]) == (302, f"/verdicts/{one.pk}/?search=refund")
     assert two.reviews.get().confirms
-    last = mine.post(place(one, "review/?search=refund"), {"act": "confirm"}, follow=True)
+    last = mine.post(place(one, "review/?search=refund"), {"act": "confirm", **SEEN}, follow=True)
     assert last.request["PATH_INFO"] == "/verdicts/"
     assert "There is no other one in this queue." in text(last)
 
@@ -239,9 +260,9 @@ def test_to_confirm_keeps_a_comment_and_refuses_words_that_lead_elsewhere(
     mine: Client, owner: User
 ) -> None:
     row = judged.judged_child(owner_id=owner.pk)
-    given = {"act": "confirm", "comment": "So it is."}
+    given = {"act": "confirm", "comment": "So it is.", **SEEN}
     refused = mine.post(place(row, "review/"), given | {"criterion-B2": "passed"})
-    assert refused.status_code == 422 and "passed follows from the criteria" in text(refused)
+    assert refused.status_code == 422 and "that decide follows: Passed" in text(refused)
     assert ">So it is.</textarea>" in refused.content.decode()
     mine.post(place(row, "review/"), given)
     assert row.reviews.get().comment == "So it is."
@@ -251,7 +272,7 @@ def test_another_word_is_stored_and_the_page_stays(mine: Client, owner: User) ->
     row = judged.judged_child("passed", "passed", owner_id=owner.pk)
     given = {
         "word": "failed", "criterion-B1": "passed", "criterion-B2": "failed",
-        "reason": "evidence_missing", "comment": "No run of the tests.",
+        "reason": "evidence_missing", "comment": "No run of the tests.", **SEEN,
     }  # fmt: skip
     done = mine.post(place(row, "review/"), given)
     assert done["Location"] == f"/verdicts/{row.pk}/#correction"
@@ -268,13 +289,66 @@ def test_what_is_refused_is_said_beside_its_field_and_nothing_typed_is_lost(
     page = mine.post(place(row, "review/"), given)
     source = page.content.decode()
     assert page.status_code == 422
-    assert 'id="reason-error" role="alert">reason is needed to overrule' in source
+    assert 'id="reason-error" role="alert">A reason is needed to overrule' in source
     assert ">Seen it fail.</textarea>" in source
     assert re.search(r'name="criterion-B2" value="failed" data-decides checked', source)
     assert re.search(r'name="word" value="failed" checked', source)
     wrong = mine.post(place(row, "review/"), given | {"word": "passed"})
-    assert "word is passed, but failed follows from the criteria that decide" in text(wrong)
+    assert "You say Passed on the whole, but from your words on the criteria" in text(wrong)
     assert not VerdictReview.objects.exists()
+
+
+def test_a_word_on_a_page_that_is_behind_is_not_stored_and_stays_in_the_form(
+    mine: Client, owner: User
+) -> None:
+    row = judged.judged_child(owner_id=owner.pk, shared=True)
+    before = shown(mine, row)
+    theirs = reviews.review(
+        row, "passed", by=person("ann", "operator"), criteria={"B2": "passed"}, reason="other",
+        comment="CI ran them.",
+    )  # fmt: skip
+    for given in ({"act": "confirm"}, {"word": "failed", "comment": "Mine."}):
+        page = mine.post(place(row, "review/"), before | given)
+        assert page.status_code == 409
+        assert "ann has said Passed meanwhile. Your word is not stored" in text(page)
+        assert "CI ran them." in text(page)
+    assert ">Mine.</textarea>" in page.content.decode()
+    assert f'name="expected_review" value="{theirs.pk}"' in page.content.decode()
+    assert mine.post(place(row, "review/"), {"act": "confirm"}).status_code == 409
+    odd = {"act": "confirm", "expected_review": "x"}
+    assert mine.post(place(row, "review/"), odd).status_code == 409
+    assert row.reviews.get() == theirs
+    done = mine.post(place(row, "review/"), shown(mine, row) | {"word": "failed"})
+    assert done.status_code == 302 and row.reviews.count() == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"word": "passed", "criterion-B2": "failed"}, "that decide follows: Failed."),
+        ({"word": "failed", "criterion-B2": "failed"}, "A reason is needed to overrule"),
+        (
+            {"word": "failed", "criterion-B2": "failed", "reason": "other"},
+            "A comment is needed to overrule",
+        ),
+        ({"word": "nice"}, "Choose one of those that are offered."),
+        ({"word": "passed", "criterion-B2": "nice"}, "Choose one of those that are offered."),
+        ({"word": "passed", "reason": "because"}, "Choose one of those that are offered."),
+        ({"word": "passed", "criterion-B9": "passed"}, "This verdict has no criterion B9."),
+        ({"word": "passed", "comment": "x" * 10_001}, "It has 10,001 characters; 10,000 fit."),
+    ],
+)
+def test_a_refusal_of_the_form_is_a_sentence_that_can_be_translated(
+    mine: Client, owner: User, given: dict[str, str], says: str
+) -> None:
+    row = judged.judged_child("passed", "passed", owner_id=owner.pk)
+    page = mine.post(place(row, "review/"), given)
+    [told] = re.findall(r'<p class="errors?"[^>]*role="alert">([^<]*)', page.content.decode())
+    assert page.status_code == 422 and says in html.unescape(told)
+    chinese = {"Accept-Language": "zh-hans"}
+    page = mine.post(place(row, "review/"), given, headers=chinese)
+    [told] = re.findall(r'<p class="errors?"[^>]*role="alert">([^<]*)', page.content.decode())
+    assert "Passed" not in told and "Failed" not in told
 
 
 # Corrections and reviews of children ---------------------------------------------------------
@@ -287,16 +361,41 @@ def test_a_correction_is_shown_before_it_is_sent(mine: Client, owner: User) -> N
     part = mine.post(place(row, "correction/"), {"text": "Run the tests."}, headers=PART)
     assert "new: The correction that olga asked for is carried out: Run the tests." in text(part)
     assert not Command.objects.exists()
-    done = mine.post(place(row, "correction/"), {"text": "Run the tests."})
+    done = mine.post(place(row, "correction/"), {"text": "Run the tests.", **shown(mine, row)})
     assert done["Location"] == f"/runs/{row.trace.parent_trace_id}/"
     assert [c.name for c in Command.objects.order_by("pk")] == ["review", "resume"]
+
+
+def test_a_correction_does_what_was_shown_or_nothing(mine: Client, owner: User) -> None:
+    row = judged.judged_child(owner_id=owner.pk)
+    before = shown(mine, row)
+    judged.accepted(row)
+    count = Command.objects.count()
+    for given in (before, {}):
+        refused = mine.post(place(row, "correction/"), {"text": "Run the tests."} | given)
+        assert refused.status_code == 409 and Command.objects.count() == count
+        assert "has changed since it was shown. Nothing was sent" in text(refused)
+    assert ">Run the tests.</textarea>" in refused.content.decode()
+    assert "The sub-agent was reviewed already: it is said to" in text(refused)
+    mine.post(place(row, "correction/"), {"text": "Run the tests.", **shown(mine, row)})
+    assert [c.name for c in Command.objects.order_by("pk")[count:]] == ["say"]
+
+
+def test_a_verdict_that_a_rewind_left_says_so(mine: Client, owner: User) -> None:
+    row = judged.judged_child(owner_id=owner.pk)
+    assert "left by a rewind" not in text(mine.get(place(row)))
+    parent = Trace.objects.get(pk=row.trace.parent_trace_id)
+    write.move_head(parent.pk, 1, expected_head=parent.head_sequence)
+    page = mine.get(place(row))
+    assert "left by a rewind" in text(page) and "There is nothing to correct" in text(page)
+    assert b"correction-text" not in page.content
 
 
 def test_the_words_that_a_root_hears_are_shown_whole(mine: Client, owner: User) -> None:
     row = judged.judged_root("failed", owner_id=owner.pk)
     part = text(mine.post(place(row, "correction/"), {"text": "Pay."}, headers=PART))
     assert f"It is said to {row.trace_id} , the run itself." in part
-    mine.post(place(row, "correction/"), {"text": "Pay."})
+    mine.post(place(row, "correction/"), {"text": "Pay.", **shown(mine, row)})
     heard = json.loads(Command.objects.get().arguments)["text"]
     assert re.sub(r"\s+", " ", heard) in part
 
@@ -340,6 +439,25 @@ def test_a_root_has_no_review_of_a_child(mine: Client, owner: User) -> None:
     row = judged.judged_root(owner_id=owner.pk)
     refused = mine.post(place(row, "child/"), {"decision": "ABANDON"})
     assert refused.status_code == 422 and "Only a sub-agent is reviewed." in text(refused)
+
+
+# Compare -------------------------------------------------------------------------------------
+
+
+def test_two_runs_side_by_side_show_the_newest_verdict_on_each(mine: Client, owner: User) -> None:
+    one = judged.judged_root("failed", owner_id=owner.pk)
+    metadata = {"protocol": [grown.validated(grown.result("passed"))]}
+    grown.says(one.trace_id, "Another answer.")
+    note = text_message("user", "passed", source="framework", tokens=1, metadata=metadata)
+    write.append(one.trace_id, [note])
+    newest = ValidationResult.objects.latest("pk")
+    none = judged.a_root(owner_id=owner.pk)
+    page = mine.get(f"/runs/{one.trace_id}/compare/{none}/")
+    assert re.findall(r"Verdict (Passed|Failed|–)", text(page)) == ["Passed", "–"]
+    assert f'href="/verdicts/{newest.pk}/"' in page.content.decode()
+    assert newest.pk != one.pk
+    chinese = mine.get(page.request["PATH_INFO"], headers={"Accept-Language": "zh-hans"})
+    assert "通过" in text(chinese) and "Passed" not in text(chinese)
 
 
 # Agreement -----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +20,8 @@ from traces import agreement, reviews, verdict_queue
 from traces.agreement import kappa
 from traces.models import AnchorRevision, Trace, ValidationResult
 from traces.packets import Packet, read_packet
+from traces.rewind import fork
+from traces.rows import as_json
 from traces.verdict_queue import Filter
 from traces.verdicts import view_of
 
@@ -175,6 +178,10 @@ def test_neighbours_are_those_of_the_same_queue(olga: Any) -> None:
     mine = verdict_queue.visible(olga)
     assert verdict_queue.neighbours(mine, Filter(), two) == (three.pk, one.pk)
     assert verdict_queue.neighbours(mine, Filter(), three) == (None, two.pk)
+    four = judged.judged_root(owner_id=olga.pk)
+    # Of several newer or older ones it is the next.
+    assert verdict_queue.neighbours(mine, Filter(), one) == (two.pk, None)
+    assert verdict_queue.neighbours(mine, Filter(), four) == (None, three.pk)
     reviews.review(two, "failed", by=olga)
     # What was reviewed has left the queue, but still has a place beside it.
     assert verdict_queue.neighbours(mine, Filter(review="waiting"), two) == (three.pk, one.pk)
@@ -400,6 +407,31 @@ def test_agreement_counts_the_newest_review_of_each_verdict_by_model_and_criteri
     tests = by_name["The tests of refunds pass"]
     assert (tests.n, tests.agreed) == (3, 2)
     assert by_name["A refund reaches the bank"].share == 1
+
+
+def test_agreement_counts_no_verdict_that_was_imported_or_copied(olga: Any) -> None:
+    rows = [judged.judged_child(owner_id=olga.pk) for _ in range(4)]
+    unsent = judged.judged_root("unknown", sent=False, owner_id=olga.pk)
+    for row in rows:
+        reviews.review(row, "failed", by=olga)
+    reviews.review(unsent, "unknown", by=olga)
+    _, foreign, ours, copy = rows
+    Trace.objects.filter(pk=foreign.trace_id).update(origin="claude_code")
+    before = json.loads(ours.trace.context) | {"original_id": "0123456789ab"}
+    Trace.objects.filter(pk=ours.trace_id).update(context=as_json(before, "context"))
+    ValidationResult.objects.filter(pk=copy.pk).update(validator=None)
+    found = agreement.agreement(verdict_queue.visible(olga))
+    # What is left: the first, and the one for which no packet could be made.
+    assert (found.all.n, found.all.table["failed"]["failed"]) == (2, 1)
+    assert found.all.table["unknown"]["unknown"] == 1
+
+
+def test_a_fork_brings_no_second_verdict_into_the_agreement(olga: Any) -> None:
+    row = judged.judged_root("failed", owner_id=olga.pk)
+    copied = fork(Trace.objects.get(pk=row.trace_id), row.sequence, owner=olga)
+    for one in (row, copied.verdicts.get()):
+        reviews.review(one, "failed", by=olga)
+    assert agreement.agreement(verdict_queue.visible(olga)).all.n == 1
 
 
 def test_agreement_is_over_what_a_person_may_see(olga: Any) -> None:

@@ -19,7 +19,7 @@ from django.views.decorators.http import require_http_methods
 
 from cyberagent.compaction.policy import POLICIES
 from cyberagent.core.errors import CyberAgentError, NotFound
-from traces import access, acts, fragments, ports, rewind, treerows
+from traces import access, acts, fragments, ports, rewind, telling, treerows, undone
 from traces.models import Command, Trace
 from traces.views.base import done, html, page, wants_part
 from traces.views.lab import policy_names
@@ -56,7 +56,30 @@ def _receipt(trace: Trace, to: int) -> dict[str, Any]:
         "total": goals,
         "current": f"{focused.id} {focused.description}" if focused else "",
     }
-    return {"receipt": receipt, "to": to, "plan": plan, "moved": receipt.to != receipt.head}
+    return {
+        "receipt": receipt,
+        "to": to,
+        "plan": plan,
+        "moved": receipt.to != receipt.head,
+        "undone": _undone(trace, receipt.to),
+    }
+
+
+def _undone(trace: Trace, to: int) -> list[dict[str, Any]]:
+    """What the rewind would undo of the recursive protocol, by kind."""
+    found = undone.undone(trace, to)
+    if found is None:
+        return []
+    verdict = [telling.verdict_name(found.verdict)] if found.verdict else []
+    refs = [f"{found.refs:,}"] if found.refs else []
+    told = [
+        (_("Verdict left"), verdict),
+        (_("Review open again"), found.due),
+        (_("Not asked for there"), found.gone),
+        (_("Stopped"), found.ended),
+        (_("Refs no longer held"), refs),
+    ]
+    return [{"name": name, "items": items} for name, items in told if items]
 
 
 @asks_and_acts
@@ -90,7 +113,7 @@ def fork(request: HttpRequest, trace_id: str) -> HttpResponse:
     trace = _for_operator(request, trace_id)
     if request.method != "POST":
         at = _sequence(request.GET, "at") or trace.head_sequence
-        return _asked(request, trace, "fork", lambda: {"at": at})
+        return _asked(request, trace, "fork", lambda: _fork(trace, at))
     at = _sequence(request.POST, "at")
 
     def act() -> HttpResponse:
@@ -103,6 +126,11 @@ def fork(request: HttpRequest, trace_id: str) -> HttpResponse:
         return response
 
     return _acted(request, trace, act)
+
+
+def _fork(trace: Trace, at: int) -> dict[str, Any]:
+    rewind.check_forks(trace)
+    return {"at": at}
 
 
 # The window ------------------------------------------------------------------------------------

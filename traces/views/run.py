@@ -78,12 +78,11 @@ def _lineage(trace: Trace) -> list[dict[str, Any]]:
     below it, what that is, and how deep it stands."""
     found: list[dict[str, Any]] = []
     child = trace
-    while child.parent_trace is not None:
-        at = [child.parent_trace.pk, child.parent_message or 1]
+    for above in trees.above(trace.pk) if trace.parent_trace_id else ():
+        at = [above.pk, child.parent_message or 1]
         name = telling.agent_name(str(trees.made_for(child).get("kind", "")))
-        found.append({"above": child.parent_trace, "url": reverse("message", args=at),
-                      "name": name})  # fmt: skip
-        child = child.parent_trace
+        found.append({"above": above, "url": reverse("message", args=at), "name": name})
+        child = above
     return found[::-1]
 
 

@@ -21,7 +21,8 @@ from cyberagent.core.errors import CyberAgentError, InvalidInput, InvalidTaskVal
 from cyberagent.core.normal import parse_json
 from cyberagent.core.types import Json
 from cyberagent.core.verdicts import DECISIONS, WITH_NEXT_BRIEF, WORDS
-from traces import access, agreement, rendering, reviews, verdict_queue
+from traces import access, agreement, contracts, rendering, reviews, telling, verdict_queue
+from traces.members import task_of
 from traces.models import ValidationResult, Word
 from traces.verdicts import Criterion, view_of
 from traces.views.base import html, page, wants_part
@@ -143,6 +144,7 @@ def _page(
     row: ValidationResult,
     given: Mapping[str, str] | None = None,
     errors: Mapping[str, str] | None = None,
+    status: int = 422,
 ) -> HttpResponse:
     view = view_of(row)
     asked = _given(request)
@@ -160,6 +162,8 @@ def _page(
         "words": Word.choices,
         "reasons": reviews.Reason.choices,
         "reviews": [(r, _words(r.criteria)) for r in view.reviews],
+        "seen": view.newest.pk if view.newest else 0,
+        "left": reviews.was_left(row),
         "can_act": can_act,
         "query": _query(asked),
         "before": before,
@@ -167,15 +171,40 @@ def _page(
         "answer": view.answer and rendering.prose(view.answer[1]),
         "anchor": view.anchor and _fields(view.anchor.to_json()),
         "brief": view.brief and _fields(view.brief.to_json()),
+        "since": None if row.is_root else _since(row),
+        "usage": view.usage and (_count(view.usage.prompt), _count(view.usage.completion)),
     }
     if can_act:
         context |= _acts(request, row, given or {})
-    return html(request, "traces/verdict.html", context, 422 if errors else 200)
+    return html(request, "traces/verdict.html", context, status if errors else 200)
 
 
 def _criterion(one: Criterion, given: Mapping[str, str] | None) -> dict[str, Any]:
     field = f"criterion-{one.judged.id}"
     return {"c": one, "field": field, "word": (given or {}).get(field, one.judged.word)}
+
+
+def _since(row: ValidationResult) -> dict[str, Any] | None:
+    """What came of the verdict on a sub-agent: the review of the run above it, and the newest
+    version of its contract where that is another one; None where the verdict is on no path."""
+    own, above = task_of(row.trace)
+    rounds = contracts.rounds(own.protocol, above, ()) if own.protocol else []
+    one = next((r for r in rounds if r.verdict_at == row.sequence), None)
+    if one is None:
+        return None
+    review = one.review
+    by = review.reviewer.id if review and review.reviewer.kind == "operator" else ""
+    return {
+        "review": review,
+        "decision": telling.decision_name(review.decision) if review else "",
+        "by": by,
+        "reviewed_at": one.reviewed_at,
+        "newer": rounds[0].number if rounds[0].number > one.number else 0,
+    }
+
+
+def _count(tokens: int | None) -> str:
+    return "–" if tokens is None else f"{tokens:,}"
 
 
 def _words(criteria: str) -> str:
@@ -211,25 +240,22 @@ def _fields(
 ) -> list[dict[str, Any]]:
     """An anchor or a brief as people read it, without empty fields; what ``before`` has not is
     marked."""
-    labels = {
-        "objective": _("Objective"),
-        "reason": _("Reason"),
-        "completion_criteria": _("Done when"),
-        "expected_outputs": _("Outputs"),
-        "constraints": _("Constraints"),
-        "parent_findings": _("Found so far"),
-        "context": _("Context"),
-        "context_refs": _("May read"),
-    }
     found: list[dict[str, Any]] = []
-    for name, label in labels.items():
+    for name in _ORDER:
         given = value.get(name)
         items = given if isinstance(given, list) else [given]
         known = before.get(name, ()) if before is not None else items
         shown = [_item(one, one not in known) for one in items if one not in ("", None)]
         if shown:
-            found.append({"label": label, "values": shown})
+            found.append({"label": telling.field_name(name), "values": shown})
     return found
+
+
+_ORDER = (
+    "objective", "reason", "completion_criteria", "expected_outputs", "constraints",
+    "parent_findings", "context", "context_refs",
+)  # fmt: skip
+"""In which a person reads the fields of an anchor or a contract."""
 
 
 def _item(value: Json, is_new: bool) -> dict[str, Any]:
@@ -259,10 +285,13 @@ def review(request: HttpRequest, verdict_id: int) -> HttpResponse:
             criteria=words,
             reason=given.get("reason", ""),
             comment=given.get("comment", ""),
+            expected=_seen(given),
         )
     except reviews.ReviewRefused as error:
         field = error.field if error.field in ("word", "reason", "comment") else "criteria"
-        return _page(request, row, given, {field: str(error)})
+        return _page(request, row, given, {field: _refusal(field, error)})
+    except reviews.ReviewedSince as error:
+        return _page(request, row, given, {"stale": _reviewed_since(error)}, 409)
     if confirms:
         return _onwards(request, row)
     if made.confirms:
@@ -270,6 +299,41 @@ def review(request: HttpRequest, verdict_id: int) -> HttpResponse:
         return redirect(_address(request, row.pk))
     messages.success(request, _("Overruled. The run can go on with a correction."))
     return redirect(_address(request, row.pk, "#correction"))
+
+
+def _seen(given: Mapping[str, str]) -> int:
+    """Id of the newest review on the page that was sent; -1, which there is none of, where the
+    form does not say."""
+    told = given.get("expected_review", "")
+    return int(told) if told.isascii() and told.isdecimal() and len(told) < 19 else -1
+
+
+def _refusal(field: str, error: reviews.ReviewRefused) -> str:
+    """Why a word is refused, as the form says it."""
+    words = dict(Word.choices)
+    told = {
+        "choice": _("Choose one of those that are offered."),
+        "unknown_criterion": _("This verdict has no criterion %(name)s."),
+        "too_long": _("It has %(n)s characters; %(most)s fit."),
+        "needed": _("A reason is needed to overrule the validator.")
+        if field == "reason"
+        else _("A comment is needed to overrule the validator."),
+        "does_not_follow": _(
+            "You say %(word)s on the whole, but from your words on the criteria that decide "
+            "follows: %(follows)s."
+        ),
+    }
+    values = {name: str(words.get(value, value)) for name, value in error.values.items()}
+    return told[error.code] % values
+
+
+def _reviewed_since(error: reviews.ReviewedSince) -> str:
+    if error.newest is None:
+        return _("The review that you saw is gone. Your word is not stored.")
+    return _(
+        "%(who)s has said %(word)s meanwhile. Your word is not stored: look at theirs, then store "
+        "yours if it still holds."
+    ) % {"who": error.newest.by.get_username(), "word": error.newest.get_word_display()}
 
 
 def _onwards(request: HttpRequest, row: ValidationResult) -> HttpResponse:
@@ -297,21 +361,29 @@ def correct(request: HttpRequest, verdict_id: int) -> HttpResponse:
     access.require(request.user, "operator")
     row = verdict_queue.find(request.user, verdict_id)
     text = request.POST.get("text", "")
+    expected = request.POST.get("expected", "")
     if wants_part(request):
         context = _plan(request, row, text)
         return html(request, "traces/_verdict_correction.html", {"plan": context, "row": row})
     try:
-        command = reviews.correct(row, text, by=request.user)
+        was_live = reviews.plan_correction(row, text, by=request.user).is_live
+        command = reviews.correct(row, text, by=request.user, expected=expected)
+    except reviews.PlanChanged:
+        told = _(
+            "What the correction does has changed since it was shown. Nothing was sent: look at "
+            "it again, then send it."
+        )
+        return _page(request, row, {"text": text}, {"text": told}, 409)
     except CyberAgentError as error:
         return _page(request, row, {"text": text}, {"text": str(error)})
-    messages.success(request, _done(command.status))
+    messages.success(request, _sent(was_live))
     return redirect("run", command.trace_id)
 
 
-def _done(status: str) -> str:
-    if status == "applied":
-        return _("Sent. The run goes on with the correction.")
-    return _("Sent. The run hears it at its next safe point.")
+def _sent(was_live: bool) -> str:
+    if was_live:
+        return _("Sent. The run hears it at its next safe point.")
+    return _("Sent. The run goes on with the correction.")
 
 
 @require_POST
